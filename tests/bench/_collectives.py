@@ -42,9 +42,9 @@ def run(command: list, limit: float, **more) -> str:
     return text
 
 
-def bw_words(operation: str, size: int, repeats: int, repeat_ms: float) -> list:
+def bw_words(operation: str, size: int, repeats: int, repeat_ms: float, programs: pathlib.Path = BIN) -> list:
     """weft-bw's for one case by the method of these benchmarks: the largest time over ranks, checked."""
-    return [BIN / "weft-bw", "--op", operation, "--place", "in" if operation in IN_PLACE else "out", "-b", size, "-a", 3,
+    return [programs / "weft-bw", "--op", operation, "--place", "in" if operation in IN_PLACE else "out", "-b", size, "-a", 3,
             "--repeats", repeats, "--repeat-time", f"{repeat_ms}ms", "-w", 3, "--json"]
 
 

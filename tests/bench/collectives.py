@@ -10,6 +10,7 @@ streaming loops on all cores; but no less than a hand-over of a store to a load 
 peer_name "own NAME": the fastest of our algorithms, ours the planner's choice, both of weft-bw
 --compare, which times all in turns: the planner's regret is 1 / ratio - 1.
 peer_name "Gloo" in a case "..., tcp": ours over tcp alone.
+peer_name "before": another build's programs (--before).
 
 A peer that cannot be had or takes longer than the limit has no rows, and standard error says so.
 """
@@ -24,7 +25,8 @@ import statistics
 import subprocess
 import tempfile
 
-from _collectives import OPERATIONS, SIZES, Compared, Unavailable, bw_rows, bw_words, run, say
+import _before
+from _collectives import BIN, OPERATIONS, SIZES, Compared, Unavailable, bw_rows, bw_words, run, say
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "collectives"
 QUICK = {"rounds": 1, "ranks": [2, 4], "sizes": ["1KiB", "256KiB", "4MiB"], "repeat_ms": 20,
@@ -41,8 +43,8 @@ def parse(text: str) -> dict:
 class Ours:
     """weft-bw; the times of its choice, and of every algorithm where it compares them."""
 
-    def __init__(self, options, name="weft", words=(), operations=OPERATIONS):
-        self.options, self.name, self.operations = options, name, operations
+    def __init__(self, options, name="weft", words=(), operations=OPERATIONS, programs=BIN):
+        self.options, self.name, self.operations, self.programs = options, name, operations, programs
         self.words = [*options.weft.split(), *words]
         self.compared = {}  # by operation and size
 
@@ -50,8 +52,8 @@ class Ours:
         times = {}
         for operation in self.operations:
             for size in sizes:
-                text = run([*bw_words(operation, size, self.options.repeats, self.options.repeat_ms), "--ranks", ranks,
-                            *self.words], self.options.limit)
+                text = run([*bw_words(operation, size, self.options.repeats, self.options.repeat_ms, self.programs),
+                            "--ranks", ranks, *self.words], self.options.limit)
                 for row in bw_rows(text):
                     if row.get("chosen", True):
                         times[operation, size] = row["times"]
@@ -174,7 +176,8 @@ def measure_in_turn(options, ranks: int, programs: list, sizes: list) -> dict:
 
 
 def compare(options, ranks: int, peers: list, sizes: dict) -> None:
-    ours = Ours(options)
+    ours, *before = [Ours(options, name, programs=programs) for name, programs in _before.builds(options).items()]
+    peers = [*before, *peers]
     over_tcp = Ours(options, "weft over tcp", ["--transport", "tcp"], OPERATIONS[:1])
     compared = [Ours(options, "weft --compare", ["--compare"])] if options.regret else []
     times = measure_in_turn(options, ranks, [ours, over_tcp, *peers, *compared],
@@ -206,7 +209,8 @@ def main() -> None:
     parser.add_argument("--repeat-ms", type=float, help="of one repeat, milliseconds")
     parser.add_argument("--ranks", type=int, nargs="+")
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES))
-    parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=list(PEERS))
+    _before.add_argument(parser)
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--limit", type=float, help="seconds for one program of one round")
     parser.add_argument("--no-regret", dest="regret", action="store_false",
                         help="do not compare all our algorithms")

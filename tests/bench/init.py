@@ -7,21 +7,25 @@ turn; a row's number is the median over the rounds. Messages are those of one ro
 Cases: each phase of all ranks, of `--layouts`; operations per second and 99th percentile of their
 latency; groups made one by one as torch does, on TCPStore, against one exchange on ours; and a new
 group over 64 and 128 real processes, against the goals of 8 and 20 ms (Gloo on another machine took
-359 and 1,850 ms, lazily connected 34 ms).
+359 and 1,850 ms, lazily connected 34 ms). With --before all of ours in turns with another build's, whose
+folder holds tests/init_bench as well.
 """
 # needs: torch
 
 import argparse
 import json
 import os
-import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
 
+import _before
+from _before import BIN
+
 BENCH = "tests/init_bench"
 PEERS = {"redis": "Redis", "torch": "TCPStore"}
+NAMES = {**PEERS, _before.NAME: _before.NAME}
 LIMIT_S = 600
 
 
@@ -29,9 +33,9 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def measure(name, *arguments) -> dict:
+def measure(name, *arguments, programs=BIN) -> dict:
     """What the program `name` writes as its result."""
-    program = pathlib.Path(os.environ["WEFT_BIN"]) / name
+    program = programs / name
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         words = [str(word) for word in (program, *arguments, "--json", file.name)]
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -39,6 +43,13 @@ def measure(name, *arguments) -> dict:
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(words)}: exit status {done.returncode}\n{done.stdout}")
         return json.load(open(file.name))
+
+
+def measure_store(options, store: str, *arguments) -> dict:
+    """Of the store `store`, by this build's init_bench; "before": of the other build's store, by its own."""
+    if store == _before.NAME:
+        return measure(BENCH, *arguments, *on("weft"), programs=options.before)
+    return measure(BENCH, *arguments, *on(store))
 
 
 def on(store: str) -> list:
@@ -65,7 +76,7 @@ def compare(rounds: int, what: str, peers: list, run, cases) -> None:
         ours = statistics.median(one[case, unit] for one in results["weft"])
         for store in peers:
             peer = statistics.median(one[case, unit] for one in results[store])
-            row(f"{what}: {case}", ours, peer, PEERS[store], unit, rounds)
+            row(f"{what}: {case}", ours, peer, NAMES[store], unit, rounds)
 
 
 def phases(result: dict) -> dict:
@@ -90,30 +101,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--layouts", nargs="+", default=["tp8,pp8,dp16", "tp8,pp8,dp32"])
-    parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=list(PEERS))
+    _before.add_argument(parser)
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--cases", nargs="+", default=["phases", "ops", "groups", "new-group"],
                         choices=["phases", "ops", "groups", "new-group"])
     parser.add_argument("--group-layout", default="tp8,pp8,dp8")
     parser.add_argument("--processes", type=int, nargs="+", default=[64, 128])
     options = parser.parse_args()
+    peers = [*options.peers, *([_before.NAME] if options.before else [])]
     if "phases" in options.cases:
         for layout in options.layouts:
-            compare(options.rounds, layout, options.peers, lambda store, layout=layout: measure(
-                BENCH, "phases", "--records", "all", "--layout", layout, "--connect-ranks", 0,
-                *on(store)), phases)
+            compare(options.rounds, layout, peers, lambda store, layout=layout: measure_store(
+                options, store, "phases", "--records", "all", "--layout", layout, "--connect-ranks", 0), phases)
     if "ops" in options.cases:
-        compare(options.rounds, "ops", options.peers,
-                lambda store: measure(BENCH, "operations", *on(store)), operations)
+        compare(options.rounds, "ops", peers, lambda store: measure_store(options, store, "operations"), operations)
     if "groups" in options.cases and "torch" in options.peers:
         groups(options)
     for processes in options.processes if "new-group" in options.cases else []:
-        times = []
-        for turn in range(options.rounds):
-            say(f"new group, {processes} processes, round {turn + 1} of {options.rounds}")
-            result = measure("weft-init", "new-group", "--ranks", processes)
-            times.append(result["ready_seconds"] * 1e3)
-        goal = {64: 8.0, 128: 20.0}.get(processes, 0.0)
-        row(f"new group over {processes} processes", statistics.median(times), goal, "goal", "ms",
+        new_group(options, processes)
+
+
+def new_group(options, processes: int) -> None:
+    builds = _before.builds(options)
+    times = {name: [] for name in builds}
+    for turn in range(options.rounds):
+        for name, programs in builds.items():
+            say(f"new group, {processes} processes, round {turn + 1} of {options.rounds}: {name}")
+            result = measure("weft-init", "new-group", "--ranks", processes, programs=programs)
+            times[name].append(result["ready_seconds"] * 1e3)
+    peers = {"goal": {64: 8.0, 128: 20.0}.get(processes, 0.0)}
+    if options.before:
+        peers[_before.NAME] = statistics.median(times[_before.NAME])
+    for peer_name, peer in peers.items():
+        row(f"new group over {processes} processes", statistics.median(times["weft"]), peer, peer_name, "ms",
             options.rounds)
 
 

@@ -3,7 +3,8 @@
 Both with as many streams and in pieces of 512 KiB, in turns. Loopback: one process each side. Fabric:
 three hosts, links of 200 Mbit/s (tbf), the payload of one host's flow; needs root, else it is left
 out. CPU: seconds of both sides' processes for 10^9 bytes; ours sleeps where it has nothing to do
-(weft-bw link -e), as iperf3 does, and spins for goodput, as a job's progress threads do.
+(weft-bw link -e), as iperf3 does, and spins for goodput, as a job's progress threads do. With --before rows of
+another build's weft-bw, in turns with this one's.
 """
 # needs: iperf3
 
@@ -20,7 +21,8 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "fabric"))
 import netns  # noqa: E402
 
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
+import _before  # noqa: E402
+
 PORT = 5201
 PIECE = "512K"
 
@@ -29,9 +31,9 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def row(case, ours, peer, unit, better, repeats) -> None:
+def row(case, ours, peer_name, peer, unit, better, repeats) -> None:
     print(json.dumps({"name": "tcp", "case": case, "ours": round(ours, 4), "peer": round(peer, 4),
-                      "peer_name": "iperf3", "unit": unit,
+                      "peer_name": peer_name, "unit": unit,
                       "ratio": round(ours / peer if better == "more" else peer / ours, 3),
                       "repeats": repeats}), flush=True)
 
@@ -44,8 +46,8 @@ class Loopback:
     """Both ends here."""
     server = "127.0.0.1"
 
-    def ours(self, more) -> dict:
-        done = subprocess.run(words([BIN / "weft-bw", "link", "--ranks", 2, *more]),
+    def ours(self, programs, more) -> dict:
+        done = subprocess.run(words([programs / "weft-bw", "link", "--ranks", 2, *more]),
                               env={**os.environ, "WEFT_TCP_INTERFACE": "=lo"}, check=True,
                               capture_output=True, text=True, timeout=120)
         return json.loads(done.stdout)
@@ -61,8 +63,8 @@ class Shaped:
     def __init__(self, fabric):
         self.fabric, self.server = fabric, fabric.address(1)
 
-    def ours(self, more) -> dict:
-        link = [BIN / "weft-bw", "link"]
+    def ours(self, programs, more) -> dict:
+        link = [programs / "weft-bw", "link"]
         environment = dict(os.environ, WEFT_JOB_SECRET=secrets.token_hex(32))
         server = self.start(1, [*link, "--listen", self.server], env=environment,
                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -77,11 +79,11 @@ class Shaped:
         return self.fabric.start(host, command, **more)
 
 
-def ours(place, streams: int, seconds: float, sleeps: bool) -> tuple:
-    """GB/s and CPU seconds a GB."""
+def ours(programs, place, streams: int, seconds: float) -> tuple:
+    """GB/s, and CPU seconds a GB of a second run, which sleeps."""
     more = ["-s", PIECE, "-t", 8, "-q", streams, "-D", seconds, "--json", "-"]
-    result = place.ours(more + ["-e"] if sleeps else more)["rows"][0]
-    return result["GBps"], result["cpu_seconds_per_GB"], result["limit"]
+    rate = place.ours(programs, more)["rows"][0]["GBps"]
+    return rate, place.ours(programs, [*more, "-e"])["rows"][0]["cpu_seconds_per_GB"]
 
 
 def iperf_once(place, streams: int, seconds: float) -> dict:
@@ -117,21 +119,22 @@ def iperf(place, streams: int, seconds: float) -> tuple:
 
 
 def compare(name: str, place, streams: int, options) -> None:
-    rates, costs, their_rates, their_costs = [], [], [], []
-    for repeat in range(options.repeats):
-        rate, _, limit = ours(place, streams, options.seconds, sleeps=False)
-        rates.append(rate)
-        their_rate, their_cost = iperf(place, streams, round(options.seconds))
-        their_rates.append(their_rate)
-        their_costs.append(their_cost)
-        costs.append(ours(place, streams, options.seconds, sleeps=True)[1])
-        say(f"{name}, {streams} streams, {repeat + 1} of {options.repeats}: {rate:.3f} GB/s, iperf3 "
-            f"{their_rate:.3f}; CPU {costs[-1]:.3f} s/GB, iperf3 {their_cost:.3f}; {limit}")
+    """Ours first; the others are its peers."""
+    runs = {build: lambda programs=programs: ours(programs, place, streams, options.seconds)
+            for build, programs in _before.builds(options).items()}
+    runs["iperf3"] = lambda: iperf(place, streams, round(options.seconds))
+    results = {program: [] for program in runs}
     case = f"{name}, {streams} stream{'s' if streams > 1 else ''}"
-    row(f"goodput, {case}", statistics.median(rates), statistics.median(their_rates), "GB/s",
-        "more", options.repeats)
-    row(f"CPU, {case}", statistics.median(costs), statistics.median(their_costs), "s/GB", "less",
-        options.repeats)
+    for repeat in range(options.repeats):
+        for program, run in runs.items():
+            rate, cost = run()
+            results[program].append((rate, cost))
+            say(f"{case}, {repeat + 1} of {options.repeats}: {program} {rate:.3f} GB/s, CPU {cost:.3f} s/GB")
+    rates, costs = ({program: statistics.median(one[i] for one in results[program]) for program in runs}
+                    for i in range(2))
+    for peer in list(runs)[1:]:
+        row(f"goodput, {case}", rates["weft"], peer, rates[peer], "GB/s", "more", options.repeats)
+        row(f"CPU, {case}", costs["weft"], peer, costs[peer], "s/GB", "less", options.repeats)
 
 
 def main() -> None:
@@ -140,6 +143,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--only", choices=["loopback", "fabric"])
+    _before.add_argument(parser)
     options = parser.parse_args()
     if options.only != "fabric":
         for streams in options.streams:
