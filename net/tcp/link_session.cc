@@ -164,7 +164,7 @@ std::string LinkSession::Describe() const {
   return more.empty() ? description_ : absl::StrCat(description_, "; ", more);
 }
 
-FlowCounters LinkSession::Complete(FlowCounters counters) const {
+FlowCounters LinkSession::WithLanes(FlowCounters counters) const {
   counters.repeats = sockets_replaced_;
   if (path_ != nullptr) path_->AddTo(&counters);
   return counters;

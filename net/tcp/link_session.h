@@ -111,7 +111,7 @@ class LinkSession final : public StreamOwner,
   bool HoldsNotices() const { return status_.ok() && !attached() && notices_queued_ > 0; }
   std::string Describe() const;
   std::vector<LaneReport> Lanes() const;
-  FlowCounters Complete(FlowCounters counters) const;  // with what has happened to its lanes
+  FlowCounters WithLanes(FlowCounters counters) const;  // with what has happened to its lanes
   void NamePeer(absl::string_view name) { peer_name_ = std::string(name); }
   // What TcpContext::on_arrival announced.
   void TakeArrivals(absl::Time now) {

@@ -37,7 +37,7 @@ class SessionReceiveLink final : public ReceiveLink {
   void Break(const absl::Status& why) override { session_.Break(why); }
   std::string Describe() const override { return session_.Describe(); }
   std::vector<LaneReport> Lanes() const override { return session_.Lanes(); }
-  FlowCounters Counters() const override { return session_.Complete(counters_); }
+  FlowCounters Counters() const override { return session_.WithLanes(counters_); }
   void NamePeer(absl::string_view name) override { session_.NamePeer(name); }
   Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
   void Flush(const RegionView& where, Request* request) override;

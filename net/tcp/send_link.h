@@ -36,7 +36,7 @@ class SessionSendLink final : public SendLink, public ConnectorOwner {
   void Break(const absl::Status& why) override { session_.Break(why); }
   std::string Describe() const override { return session_.Describe(); }
   std::vector<LaneReport> Lanes() const override { return session_.Lanes(); }
-  FlowCounters Counters() const override { return session_.Complete(counters_); }
+  FlowCounters Counters() const override { return session_.WithLanes(counters_); }
   void NamePeer(absl::string_view name) override { session_.NamePeer(name); }
   Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
   bool connected() const override { return session_.attached(); }
