@@ -1,6 +1,7 @@
 """Checks format, clang-tidy, include direction, the generated pages, and stray machine paths.
 
-"callers" runs only when it is named: it lists what nothing but tests uses (callers.py).
+Only when they are named: "callers" lists what nothing but tests uses (callers.py), "sizes" prints lines and public
+types by folder, beside those of --since, and finds nothing wrong (sizes.py).
 
 clang-tidy remembers what was clean (in ~/.cache/weft), so a second run looks only at what changed.
 """
@@ -12,7 +13,9 @@ import subprocess
 import build
 import callers
 import docs
+import prose
 import setup
+import sizes
 import tidy
 from common import ROOT, Failure, Stopwatch, say, tracked
 
@@ -41,7 +44,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--all", action="store_true",
                         help="clang-tidy for tests and for files with LibTorch as well (slow)")
     parser.add_argument("--since", metavar="COMMIT",
-                        help="clang-tidy only for files that differ from this commit")
+                        help="clang-tidy only for files that differ from this commit; sizes: beside this commit's")
 
 
 def run(options) -> int:
@@ -75,7 +78,7 @@ def check_format(options) -> list[str]:
                 for name, place in sorted(first.items())]
     for name in files:
         problems += wide_comments(name, (ROOT / name).read_text())
-    return problems
+    return problems + prose.problems()
 
 
 def wide_comments(name: str, text: str) -> list[str]:
@@ -148,6 +151,11 @@ def check_callers(options) -> list[str]:
     return callers.problems()
 
 
+def check_sizes(options) -> list[str]:
+    sizes.show(options.since)
+    return []
+
+
 CHECKS = {
     "format": check_format,
     "includes": check_includes,
@@ -155,5 +163,6 @@ CHECKS = {
     "docs": check_docs,
     "tidy": check_tidy,
     "callers": check_callers,
+    "sizes": check_sizes,
 }
-DEFAULT = [name for name in CHECKS if name != "callers"]
+DEFAULT = [name for name in CHECKS if name not in ("callers", "sizes")]

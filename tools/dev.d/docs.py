@@ -1,6 +1,7 @@
-"""Writes the generated pages anew: what a program prints about its own settings."""
+"""Writes the generated pages anew: what a program prints about its own settings. Wraps prose that is too wide."""
 
 import build
+import prose
 from common import ROOT, output, say
 
 # page -> the program that prints it, with its arguments
@@ -11,11 +12,15 @@ PAGES = {
 
 
 def add_arguments(parser) -> None:
-    del parser
+    parser.add_argument("--wrap", action="store_true",
+                        help=f"only wrap paragraphs of more than {prose.COLUMNS} columns; builds nothing")
 
 
 def run(options) -> None:
-    del options
+    for page in prose.wrap_all():
+        say(f"wrapped {page}")
+    if options.wrap:
+        return
     for page, text in generate().items():
         (ROOT / page).parent.mkdir(exist_ok=True)
         (ROOT / page).write_text(text)
