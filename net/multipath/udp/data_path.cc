@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "net/tcp/send_link.h"
 
 namespace weft::net::multipath {
 namespace {
@@ -131,13 +130,6 @@ absl::Status MultipathSendDataPath::OnWireFrameDone(const FrameHeader& header,
   session_.Follow(matching_.OnClearToSend(header));
   session_.NoteArrival();
   return absl::OkStatus();
-}
-
-const Sender* SenderOf(SendLink& link) {
-  auto* session_link = dynamic_cast<SessionSendLink*>(&link);
-  if (session_link == nullptr) return nullptr;
-  auto* path = dynamic_cast<MultipathSendDataPath*>(session_link->data_path());
-  return path != nullptr ? path->sender() : nullptr;
 }
 
 // ---- The accepting end

@@ -93,7 +93,7 @@ class MultipathSendDataPath final : public MultipathDataPath<SendDataPath> {
   MultipathSendDataPath(LinkSession& session, SendMatching& matching, LinkContext& shared,
                         Rank peer)
       : MultipathDataPath(session, shared, peer, /*is_connector=*/true), matching_(matching) {}
-  const Sender* sender() { return wire_->sender(); }  // null before it is started
+  const Sender* sender() { return wire_->sender(); }  // for measurements; null before it is started
 
  private:
   void UseIdentity(const ConnectorIdentity& identity) override {
@@ -127,9 +127,6 @@ class MultipathReceiveDataPath final : public MultipathDataPath<ReceiveDataPath>
 
   ReceiveMatching& matching_;
 };
-
-// For measurements; null before it is started, and of links that are not multipath's.
-const Sender* SenderOf(SendLink& link);
 
 }  // namespace weft::net::multipath
 

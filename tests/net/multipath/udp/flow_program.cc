@@ -20,9 +20,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "net/multipath/udp/data_path.h"
 #include "net/tcp/interface.h"
 #include "net/transport.h"
+#include "tests/net/multipath/udp/sender_of.h"
 
 namespace weft::net {
 namespace {

@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "net/multipath/udp/multipath_transport.h"
 #include "tests/net/harness.h"
+#include "tests/net/multipath/udp/sender_of.h"
 
 namespace weft::net::multipath {
 namespace {
