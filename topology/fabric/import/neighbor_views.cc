@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/natural_less.h"
 #include "base/status.h"
+#include "topology/fabric/import/tiered_nodes.h"
 
 namespace weft::topology {
 
@@ -102,26 +103,16 @@ absl::StatusOr<Fabric> NeighborViews::Build(const ImportDefaults& defaults,
                                             const std::string& file) const {
   std::vector<Cable> cables = Cables();
   std::vector<int> tiers = Tiers(cables);
-  std::vector<int> order(nodes_.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-  std::sort(order.begin(), order.end(), [&](int x, int y) {
-    auto i = static_cast<size_t>(x);
-    auto j = static_cast<size_t>(y);
-    return tiers[i] != tiers[j] ? tiers[i] < tiers[j] : NaturalLess(nodes_[i].name, nodes_[j].name);
-  });
-  FabricBuilder builder;
-  std::vector<NodeId> ids(nodes_.size());
-  for (int at : order) {
-    auto i = static_cast<size_t>(at);
-    FabricNode node;
-    node.name = nodes_[i].name;
-    node.kind = nodes_[i].kind;
-    node.tier = tiers[i];
-    if (node.kind == NodeKind::kSwitch) node.latency = defaults.latency;
-    absl::StatusOr<NodeId> id = builder.Add(std::move(node));
-    if (!id.ok()) return Annotate(id.status(), file);
-    ids[i] = *id;
+  std::vector<FabricNode> nodes(nodes_.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    nodes[i].name = nodes_[i].name;
+    nodes[i].kind = nodes_[i].kind;
+    nodes[i].tier = tiers[i];
   }
+  FabricBuilder builder;
+  WEFT_ASSIGN_OR_RETURN(const std::vector<NodeId> ids,
+                        AddByTier(
+                            nodes, defaults, [&](size_t) { return file; }, builder));
 
   std::sort(cables.begin(), cables.end(), [&](const Cable& x, const Cable& y) {
     NodeId a = ids[static_cast<size_t>(x.a)];

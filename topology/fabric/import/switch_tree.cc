@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/natural_less.h"
 #include "base/status.h"
+#include "topology/fabric/import/tiered_nodes.h"
 
 namespace weft::topology {
 
@@ -78,33 +78,23 @@ absl::StatusOr<Fabric> SwitchTree::Build(const ImportDefaults& defaults, const s
                                     : down[i] / defaults.oversubscription / parents;
   }
 
-  std::sort(order.begin(), order.end(), [&](int a, int b) {
-    auto i = static_cast<size_t>(a);
-    auto j = static_cast<size_t>(b);
-    return tier[i] != tier[j] ? tier[i] < tier[j] : NaturalLess(nodes_[i].name, nodes_[j].name);
-  });
-  FabricBuilder builder;
-  std::vector<NodeId> ids(nodes_.size());
-  for (int at : order) {
-    auto i = static_cast<size_t>(at);
-    FabricNode node;
-    node.name = nodes_[i].name;
-    node.tier = tier[i];
-    node.kind = tier[i] == 0 ? NodeKind::kHost : NodeKind::kSwitch;
-    if (tier[i] > 0) node.latency = defaults.latency;
-    absl::StatusOr<NodeId> id = builder.Add(std::move(node));
-    if (!id.ok()) return Annotate(id.status(), absl::StrCat(file, ":", nodes_[i].line));
-    ids[i] = *id;
+  std::vector<FabricNode> nodes(nodes_.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    nodes[i].name = nodes_[i].name;
+    nodes[i].tier = tier[i];
+    nodes[i].kind = tier[i] == 0 ? NodeKind::kHost : NodeKind::kSwitch;
   }
-  for (int at : order) {
-    auto i = static_cast<size_t>(at);
+  const auto where = [&](size_t i) { return absl::StrCat(file, ":", nodes_[i].line); };
+  FabricBuilder builder;
+  WEFT_ASSIGN_OR_RETURN(const std::vector<NodeId> ids, AddByTier(nodes, defaults, where, builder));
+  for (const size_t i : OrderByTier(nodes)) {
     FabricBuilder::Cable cable{Bandwidth::BytesPerSecond(up[i]), defaults.delay, defaults.buffer};
     int nic = 0;
     for (int above : nodes_[i].above) {
       if (tier[i] == 0) cable.nic = nic++;
       absl::Status status =
           builder.Connect(ids[i], ids[static_cast<size_t>(above)], cable).status();
-      if (!status.ok()) return Annotate(status, absl::StrCat(file, ":", nodes_[i].line));
+      if (!status.ok()) return Annotate(status, where(i));
     }
   }
   absl::StatusOr<Fabric> fabric = std::move(builder).Build();
