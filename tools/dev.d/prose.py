@@ -13,6 +13,8 @@ ITEM = re.compile(r"\s*(?:[-*+]|\d+[.)])\s+")
 # What ends a paragraph, and is none itself.
 OTHER = re.compile(r"\s*(?:$|#|\||<|>|```|~~~|\[[^\]]+\]:|-{3,}$|={3,}$)")
 FENCE = re.compile(r"\s*(```|~~~)")
+CODE = re.compile(r"`[^`\n]{,80}`")  # stays on one line
+GLUE = "\0"
 # At the start of a line it would be a marker, which it was not within one.
 MARKER = re.compile(r"\s*(?:[-*+#>|=]|\d+[.)])(?:\s|$)|\s*(?:\||<|```|~~~|-{3}|={3})")
 
@@ -51,11 +53,12 @@ def rewrapped(block: list[str]) -> list[str]:
     item = ITEM.match(block[0])
     first = item.group(0) if item else re.match(r"\s*", block[0]).group(0)
     words = " ".join([block[0][len(first):], *(line.strip() for line in block[1:])])
+    words = CODE.sub(lambda code: code.group(0).replace(" ", GLUE), words)
     for width in range(COLUMNS, 80, -1):
         lines = textwrap.wrap(words, width, initial_indent=first, subsequent_indent=" " * len(first),
                               break_long_words=False, break_on_hyphens=False)
         if not any(MARKER.match(line) for line in lines[1:]):
-            return lines
+            return [line.replace(GLUE, " ") for line in lines]
     return block
 
 
