@@ -66,11 +66,11 @@ TEST_F(MatchingTest, OfOneTagTheFirstPostedIsTheFirstMatched) {
 
 TEST_F(MatchingTest, AMessageEndsWithItsLastPieceInWhateverOrder) {
   Request send, receive;
-  Post(1, 100, &send);
-  Receive(1, 100, &receive);
-  EXPECT_EQ(sends_.head().total, 100u);
+  Post(1, 150, &send);
+  Receive(1, 150, &receive);
+  EXPECT_EQ(sends_.head().total, 150u);
   EXPECT_EQ(sends_.head().receive, clear_.receive);
-  std::vector<OutFrame> pieces = Take(40);
+  std::vector<OutFrame> pieces = Take(64);
   ASSERT_EQ(pieces.size(), 3u);
   EXPECT_FALSE(sends_.HasData());
   for (size_t i = 3; i-- > 0;) {
@@ -78,7 +78,7 @@ TEST_F(MatchingTest, AMessageEndsWithItsLastPieceInWhateverOrder) {
     Deliver(pieces[i]);
   }
   EXPECT_TRUE(send.done() && receive.done());
-  EXPECT_EQ(receive.bytes(), 100u);
+  EXPECT_EQ(receive.bytes(), 150u);
 }
 
 TEST_F(MatchingTest, WhatDoesNotFitEndsBothWithTheSameWords) {
