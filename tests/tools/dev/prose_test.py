@@ -31,8 +31,8 @@ class Prose(unittest.TestCase):
         self.assertEqual(wrapped.split(), ["w" * 117, "-", "minus", "what"])
 
     def test_code_in_a_line_is_not_broken(self):
-        wrapped = prose.wrap("w" * 112 + " `weft-topo learn-hash` learns\n")
-        self.assertEqual(wrapped, "w" * 112 + "\n`weft-topo learn-hash` learns\n")
+        wrapped = prose.wrap("w" * 105 + " `weft-topo learn-hash` learns\n")
+        self.assertEqual(wrapped, "w" * 105 + "\n`weft-topo learn-hash` learns\n")
 
     def test_wrapping_twice_changes_nothing(self):
         once = prose.wrap(f"- {LONG}\n\n1. {LONG}\n{LONG}\n")
