@@ -1,6 +1,7 @@
 // What carries the data of a link where its sockets do not: UCX, queue pairs, packets on many
-// paths. A link is a session (link_session.h: sockets, handshake, ordered control, the end), matching
-// (send_matching.h, receive_matching.h), and one of these; none where the sockets carry the data.
+// paths. A link is a session (link_session.h: sockets, handshake, ordered control, the end),
+// matching (send_matching.h, receive_matching.h), and one of these; none where the sockets carry
+// the data.
 //
 //   SendDataPath      takes pieces of matched sends from the matching, and hands it clear-to-sends
 //   ReceiveDataPath   sends clear-to-sends, and hands the matching the pieces that come

@@ -1,5 +1,5 @@
-// What a communicator's calls promise beside results: which ranks it reaches how, what they fetch of
-// each other, in which order they stand, and what is refused.
+// What a communicator's calls promise beside results: which ranks it reaches how, what they fetch
+// of each other, in which order they stand, and what is refused.
 #include "collectives/communicator.h"
 
 #include <gmock/gmock.h>

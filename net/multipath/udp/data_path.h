@@ -1,5 +1,5 @@
-// The two ends of a multipath link. Its one connection proves who the peer is, says at once when its
-// process ends, and tells of the UDP sockets; everything else takes the wire.
+// The two ends of a multipath link. Its one connection proves who the peer is, says at once when
+// its process ends, and tells of the UDP sockets; everything else takes the wire.
 //
 // A peer that sends nothing for three quarters of tcp.dead_after is asked over the connection,
 // where its kernel answers for a process that is busy or stopped; only if that is silent as well it
