@@ -17,6 +17,7 @@
 #include "base/natural_less.h"
 #include "base/status.h"
 #include "net/roce/adaptive_retransmission.h"
+#include "net/roce/interface_statistics.h"
 #include "net/roce/tuning.h"
 
 namespace weft::net {
@@ -176,6 +177,19 @@ RdmaDevice ReadDevice(const fs::path& sys, const std::string& name) {
   return device;
 }
 
+// Of this host alone: the kernel is asked, and not /sys.
+void AddPausesOfPorts(std::vector<RdmaDevice>& devices) {
+  for (RdmaDevice& device : devices) {
+    for (RdmaPort& port : device.ports) {
+      const auto gid = std::find_if(port.gids.begin(), port.gids.end(),
+                                    [](const RdmaGid& gid) { return !gid.interface.empty(); });
+      if (!port.ethernet || gid == port.gids.end()) continue;
+      const auto statistics = ReadInterfaceStatistics(gid->interface);
+      if (statistics.ok()) AddPauses(*statistics, &port.counters);
+    }
+  }
+}
+
 }  // namespace
 
 bool RdmaGid::unset() const { return gid.find_first_not_of("0:") == std::string::npos; }
@@ -210,6 +224,7 @@ absl::StatusOr<std::vector<RdmaDevice>> ReadRdmaDevices(const std::string& root)
   const fs::directory_iterator readable(folder, error);
   if (error) return ErrnoStatus(error.value(), absl::StrCat("read ", folder.string()));
   for (const std::string& name : Entries(folder)) devices.push_back(ReadDevice(sys, name));
+  if (root.empty()) AddPausesOfPorts(devices);
   return devices;
 }
 

@@ -386,6 +386,7 @@ TEST(Diagnose, NamesWhatACounterTells) {
       {"nic/a/1", "out_of_sequence", 500, 600, 900, Fault::kReordering, Component::kNetwork},
       {"nic/a/1", "link_downed", 3, 4, 5, Fault::kLinkFlaps, Component::kNic},
       {"nic/a/1", "qp_errors", 0, 0, 1, Fault::kReconnected, Component::kNic},
+      {"nic/a/1", "pauses_sent", 100, 900, 20100, Fault::kSlowNic, Component::kNic},
       {"observer", "rows_dropped", 0, 0, 9, Fault::kObserverDegraded, Component::kProgram},
       {"progress", "gaps", 0, 0, 2, Fault::kLateThread, Component::kCpu},
       {"setting", "mtu_bytes", 4096, 4096, 1024, Fault::kDifferentSettings, Component::kProgram},
@@ -409,13 +410,15 @@ TEST(Diagnose, TellsAPortThatIsDownFromOneThatFlaps) {
   EXPECT_EQ(job.Only().fault, Fault::kNicDown);
 }
 
-// Marked packets blame no rank, and none of its flows.
+// Marked packets, and pauses of a switch, blame no rank, and none of its flows.
 TEST(Diagnose, BlamesNobodyForCongestion) {
-  Job job = Counted("nic/a/1", "np_cnp_sent", 0, 5000);
-  const Finding finding = job.Only();
-  EXPECT_EQ(finding.fault, Fault::kCongestion);
-  EXPECT_THAT(finding.culprits, IsEmpty());
-  EXPECT_THAT(finding.victims, ElementsAre(2));
+  for (const char* counter : {"np_cnp_sent", "pauses_received"}) {
+    Job job = Counted("nic/a/1", counter, 0, 50000);
+    const Finding finding = job.Only();
+    EXPECT_EQ(finding.fault, Fault::kCongestion);
+    EXPECT_THAT(finding.culprits, IsEmpty());
+    EXPECT_THAT(finding.victims, ElementsAre(2));
+  }
 }
 
 TEST(Diagnose, NamesAReplicaThatDiffersAndALossThatJumps) {
