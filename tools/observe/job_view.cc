@@ -473,7 +473,9 @@ void JobWatch::Update(bool live, int64_t now_ns) {
     if (const auto told = told_.find(path); told != told_.end()) {
       rank.state = told->second.state;
     } else if (live) {
+      const double waited = rank.state.run_queue_seconds;  // threads that have ended count on
       rank.state = ReadProcessState(rank.process.pid, rank.process.process_start);
+      rank.state.run_queue_seconds = std::max(rank.state.run_queue_seconds, waited);
     }
     last_ns = std::max({last_ns, rank.moved_ns, rank.process.alive_ns, rank.process.ended_ns});
   }

@@ -123,6 +123,7 @@ const blames = r => D.findings.some(f => f.culprits.includes(r.rank));
 const waits = r => r.spans.some(s => !s[7]);
 const STILL_MS = 1000;
 const still = f => f.outstanding > 0 && f.stuck_ms >= STILL_MS;
+const touchesBlamed = (r, f) => blames(r) || (byRank.has(f.peer) && blames(byRank.get(f.peer)));
 const fill = r => { if (blames(r)) return "#d33";
   if (waits(r)) return "#f5b942";
   const over = usual > 0 ? Math.max(0, Math.min(1, (ownTime(r) / usual - 1.05) * 2)) : 0;
@@ -147,7 +148,7 @@ function drawSpace() {
     if (place(s.r.rank)[a.name] + 1 < a.size) line(s, at.get(s.r.rank + stride), AXIS_COLORS[i % 4], 1); }
     stride *= a.size; });
   for (const s of spots) for (const f of s.r.flows) {
-    if (still(f)) line(s, at.get(f.peer), "#d33", 3);
+    if (still(f)) line(s, at.get(f.peer), "#d33", touchesBlamed(s.r, f) ? 3 : 1);
     else if (s.r === chosen) line(s, at.get(f.peer), "#000", 2); }
   spots.sort((a, b) => b.depth - a.depth);
   h.font = "11px system-ui"; h.textBaseline = "middle"; h.textAlign = "center";
@@ -160,7 +161,7 @@ function drawSpace() {
   }
 }
 $("legend").textContent = "click a rank; drag to turn. red: blamed, amber: waits in a call, the more orange the slower than " +
-  "others. Thick black lines: the chosen rank's flows, red: flows that stand still, thick rims: in the chosen call" +
+  "others. Thick black lines: the chosen rank's flows, red: flows that stand still, thick where they touch a blamed rank; thick rims: in the chosen call" +
   (axes.length ? ". Thin lines: neighbours by " + axes.map(a => a.name.toUpperCase()).join(", ") : "");
 let grip = null;
 space.addEventListener("mousedown", e => { grip = [e.offsetX, turned, false]; });

@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -33,6 +35,26 @@ bool ParseStat(absl::string_view line, uint64_t* start, ProcessState* state) {
   return true;
 }
 
+namespace {
+
+// A thread that has ended takes its share along, so that the sum can fall.
+double RunQueueSeconds(const std::string& folder) {
+  std::error_code error;
+  double seconds = 0;
+  for (std::filesystem::directory_iterator thread(folder + "task", error), end;
+       !error && thread != end; thread.increment(error)) {
+    const std::vector<std::string> schedule = absl::StrSplit(
+        FirstLine(thread->path().string() + "/schedstat"), ' ', absl::SkipEmpty());
+    int64_t waited_ns = 0;
+    if (schedule.size() > 1 && absl::SimpleAtoi(schedule[1], &waited_ns)) {
+      seconds += static_cast<double>(waited_ns) * 1e-9;
+    }
+  }
+  return seconds;
+}
+
+}  // namespace
+
 ProcessState ReadProcessState(int64_t pid, uint64_t start) {
   ProcessState state;
   state.known = true;
@@ -40,12 +62,7 @@ ProcessState ReadProcessState(int64_t pid, uint64_t start) {
   const std::string folder = absl::StrCat("/proc/", pid, "/");
   state.exists = ParseStat(FirstLine(folder + "stat"), &found, &state) && found == start;
   if (!state.exists) return state;
-  const std::vector<std::string> schedule =
-      absl::StrSplit(FirstLine(folder + "schedstat"), ' ', absl::SkipEmpty());
-  int64_t waited_ns = 0;
-  if (schedule.size() > 1 && absl::SimpleAtoi(schedule[1], &waited_ns)) {
-    state.run_queue_seconds = static_cast<double>(waited_ns) * 1e-9;
-  }
+  state.run_queue_seconds = RunQueueSeconds(folder);
   return state;
 }
 

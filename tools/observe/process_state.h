@@ -1,4 +1,4 @@
-// What the kernel says of a process: /proc/PID/stat, schedstat and status.
+// What the kernel says of a process: /proc/PID/stat, and schedstat of each of its threads.
 #ifndef WEFT_TOOLS_OBSERVE_PROCESS_STATE_H_
 #define WEFT_TOOLS_OBSERVE_PROCESS_STATE_H_
 
@@ -14,7 +14,8 @@ struct ProcessState {
   bool exists = false;
   char state = '?';  // R, S, D, T (stopped), t (traced), Z
   double cpu_seconds = 0;
-  double run_queue_seconds = 0;  // of its first thread: ready, but waited for a core
+  // All its threads together: ready to run, but waiting for a core.
+  double run_queue_seconds = 0;
   int64_t resident_bytes = 0;
   // Page faults: minor ones found their page in memory, major ones waited for a disk.
   int64_t minor_faults = 0, major_faults = 0;

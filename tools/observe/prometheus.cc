@@ -124,7 +124,7 @@ void AddRank(const JobView& job, const RankView& rank, Builder* out) {
     out->Counter("weft_process_cpu_seconds_total", "Processor time of the process.", labels,
                  rank.state.cpu_seconds);
     out->Counter("weft_process_run_queue_seconds_total",
-                 "Time in which its first thread was ready and had no core.", labels,
+                 "Time in which its threads were ready and had no core, summed.", labels,
                  rank.state.run_queue_seconds);
     out->Gauge("weft_process_resident_memory_bytes", "Memory of the process.", labels,
                static_cast<double>(rank.state.resident_bytes));

@@ -103,7 +103,7 @@ std::pair<std::string, double> SlowestPhase(const JobView& view, const std::vect
   return most;
 }
 
-// The part of its life that a process was ready to run and had no core.
+// The part of its life that a process was ready to run and had no core, summed over its threads.
 double RunQueueShare(const JobView& view, const RankView& rank) {
   const double lived = static_cast<double>(view.now_ns - rank.process.monotonic_ns) * 1e-9;
   return lived <= 0 ? 0 : rank.state.run_queue_seconds / lived;
@@ -204,7 +204,7 @@ Finding SlowRank(const JobView& view, const std::vector<int>& peers, int culprit
   } else if (share > 0.1 + 2 * Median(shares)) {
     finding.component = Component::kHost;
     finding.evidence.push_back(absl::StrFormat(
-        "it was ready to run without a core for %.0f%% of its life, its peers for %.0f%%",
+        "its threads were ready to run without a core for %.0f%% of its life, its peers' for %.0f%%",
         share * 100, Median(shares) * 100));
     finding.advice = absl::StrCat("see what else runs on host ", rank.process.host);
   } else if (const Reading* throttled = rank.FindReading("cgroup", "nr_throttled");

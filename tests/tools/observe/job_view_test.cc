@@ -3,14 +3,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "tests/scratch_folder.h"
 
@@ -251,6 +257,37 @@ TEST(ProcessState, ReadsStatWhateverTheName) {
   EXPECT_FALSE(ParseStat("7 (x) S 1 2", &start, &state));
   EXPECT_TRUE(ReadProcessState(getpid(), ProcessStart(getpid())).exists);
   EXPECT_TRUE(ReadProcessState(getpid(), 1).gone());
+}
+
+// Two threads share a core that only one of them can have, while the first thread sleeps.
+TEST(ProcessState, SumsTheWaitsOfAllThreadsForACore) {
+  cpu_set_t allowed, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  CPU_ZERO(&one);
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed) && CPU_COUNT(&one) == 0) CPU_SET(core, &one);
+  }
+  const auto waited = [] {
+    return ReadProcessState(getpid(), ProcessStart(getpid())).run_queue_seconds;
+  };
+  const double before = waited();
+  std::atomic<bool> stop = false;
+  const auto spin = [&] {
+    EXPECT_EQ(pthread_setaffinity_np(pthread_self(), sizeof one, &one), 0);
+    while (!stop) {
+    }
+  };
+  std::thread first(spin), second(spin);
+  const absl::Time until = absl::Now() + absl::Seconds(30);
+  double grew = 0;
+  while (grew < 0.2 && absl::Now() < until) {
+    absl::SleepFor(absl::Milliseconds(10));
+    grew = waited() - before;
+  }
+  stop = true;
+  first.join();
+  second.join();
+  EXPECT_GE(grew, 0.2);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ const script = /<script>([\s\S]*?)<\/script>/.exec(page)[1];
 const texts = [];
 const nodes = {};  // of the mesh, by the rank that is written into the circle
 let circle = null;
+let strokes = [];  // colour and width of each line
 class Element {
   constructor(tag) {
     Object.assign(this, {tag, children: [], listeners: {}, style: {}, textContent: "", value: "0",
@@ -23,6 +24,7 @@ class Element {
     return new Proxy({}, {get: (target, name) => name in target ? target[name] : (...words) => {
       if (name === "fillText") texts.push(words[0]);
       if (name === "arc") circle = words;
+      if (name === "stroke") strokes.push([target.strokeStyle, target.lineWidth]);
       if (name === "fillText" && /^\d+$/.test(words[0]) && circle) nodes[words[0]] = circle.slice(0, 2);
       if (words.some(word => typeof word === "number" && !Number.isFinite(word))) {
         throw new Error(`${String(name)}(${words}) draws nowhere`);
@@ -40,6 +42,7 @@ const document = {getElementById: id => elements[id], createElement: tag => new 
 new Function("document", "window", script)(document, window);
 
 const opened = elements.side.textContent;
+const spaceOf = strokes.filter(stroke => stroke[0] !== "#888");
 
 const click = (x, y) => {
   elements.lines.listeners.mousedown({offsetX: x, offsetY: y});
@@ -70,6 +73,8 @@ elements.lines.listeners.wheel({preventDefault() {}, offsetX: 600, deltaY: -1});
 elements.reset.listeners.click();
 console.log(JSON.stringify({title: elements.title.textContent, facts: elements.facts.textContent,
   findings: elements.findings.children.map(child => child.textContent), call, rank, opened,
-  node, turned, nodes: Object.keys(nodes).length,
+  node, turned, nodes: Object.keys(nodes).length, strokes: spaceOf,
+  flows: D.ranks.flatMap(r => r.flows.map(f => [r.rank, f.peer, f.outstanding > 0 && f.stuck_ms >= 1000])),
+  culprits: D.findings.flatMap(f => f.culprits),
   orders: elements.order.children.map(child => child.textContent),
   heat: elements.heat.all().map(element => element.textContent), drawn: texts.length}));

@@ -19,15 +19,20 @@ sys.path.insert(0, str(FOLDER))
 from fr_trace_test import wait_for_finding  # noqa: E402
 
 
+RED, AXES = "#d33", ["#4a7fc1", "#3f9c62"]
+
+
 class Page(unittest.TestCase):
-    def test_shows_who_did_not_call(self):
+    def page_of(self, program: list, fault=None) -> dict:
+        """What the page says of a job of four ranks in which `fault`, called with the rings, comes."""
         with tempfile.TemporaryDirectory(prefix="weft-page-") as folder:
             rings, page = pathlib.Path(folder) / "rings", pathlib.Path(folder) / "trace.html"
             job = subprocess.Popen(
                 [BIN / "weft-run", "-n", "4", "--output", "none", "--set", f"records.folder={rings}",
-                 "--", BIN / "weft-fault", "run", "--fault", "hang-data", "--rank", "2", "--step",
-                 "4", "--step-time", "20ms"], stderr=subprocess.DEVNULL)
+                 "--", *program], stderr=subprocess.DEVNULL, cwd=folder)
             try:
+                if fault is not None:
+                    fault(rings)
                 self.assertNotEqual(wait_for_finding(rings), "")
                 subprocess.run([BIN / "weft-trace", "--records", rings, "--html", page], check=True,
                                stdout=subprocess.DEVNULL)
@@ -37,7 +42,33 @@ class Page(unittest.TestCase):
             done = subprocess.run(["node", FOLDER / "page_test.js", page], capture_output=True,
                                   text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
-        said = json.loads(done.stdout)
+        return json.loads(done.stdout)
+
+    def check_flows(self, said: dict):
+        """Flows that stand still are red lines, thick where they touch a rank that is blamed."""
+        still = [{rank, peer} for rank, peer, stands in said["flows"] if stands]
+        thick = sum(1 for ends in still if ends & set(said["culprits"]))
+        self.assertEqual(said["strokes"].count([RED, 3]), thick)
+        self.assertEqual(said["strokes"].count([RED, 1]), len(still) - thick)
+
+    def test_draws_a_mesh_by_its_axes(self):
+        def stop(rings):
+            subprocess.run([BIN / "weft-fault", "inject", "--records", rings, "--rank", "1", "--fault",
+                            "stop", "--step", "3"], check=True, stdout=subprocess.DEVNULL)
+        said = self.page_of([BIN / "weft-train", "--preset", "tiny", "--tp", "2", "--run-dir", "run"],
+                            stop)
+        self.assertIn("stopped rank: rank 1", said["findings"][0])
+        self.assertIn("rank 1 on ", said["opened"])
+        self.assertIn("place: TP 1, ", said["opened"].upper().replace("PLACE", "place"))
+        self.assertEqual(said["nodes"], 4)
+        for color in AXES:
+            self.assertEqual(said["strokes"].count([color, 1]), 2, "two pairs of neighbours an axis")
+        self.check_flows(said)
+
+    def test_shows_who_did_not_call(self):
+        said = self.page_of([BIN / "weft-fault", "run", "--fault", "hang-data", "--rank", "2", "--step",
+                             "4", "--step-time", "20ms"])
+        self.check_flows(said)
         self.assertIn("4 of 4 ranks", said["facts"])
         self.assertIn("hang outside of communication: rank 2 (data)", said["findings"][0])
         self.assertIn("all_reduce (under way)", said["call"])
