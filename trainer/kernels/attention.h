@@ -1,12 +1,14 @@
 // Attention for training, forward and backward, in memory linear in the sequence: the scores of one
 // tile of queries and keys exist at a time, and the softmax goes over keys as they come (Dao,
 // "FlashAttention-2", 2023, arXiv 2307.08691, algorithms 1 and 2; the online softmax is Milakov and
-// Gimelshein's, 2018). The products of a tile are those of gemm.h.
+// Gimelshein's, 2018). Products are of the tiles of registers of gemm_tile.h.
 //
-// T is float or Bf16; scores, sums and the softmax are in fp32, and bf16 rounds probabilities and
-// results once. OpenMP threads, as many as at::set_num_threads set; results do not depend on their
-// number, to the bit. The backward pass has one task for each sample and key-value head: with fewer
-// of these than threads, threads share the products of a tile instead.
+// T is float or Bf16; scores, sums and the softmax are in fp32, and bf16 rounds results once, and
+// probabilities where the CPU multiplies pairs of bf16. OpenMP threads, as many as
+// at::set_num_threads set; results do not depend on their number, to the bit. Each thread takes
+// whole heads of keys and values of a sample, or all share each where there are too few of them;
+// these are packed once for all queries that they serve, and only scores that are seen, up to a few
+// beside them, are computed.
 //
 // tests/trainer/kernels/attention_test.cc compares each, on every instruction set that the CPU has,
 // with a naive reference.
