@@ -27,8 +27,20 @@ struct GemmOperand {
   bool transposed = false;
 };
 
+// What is done with a product while it is in the cache, as a loop over the whole result (kernels.h)
+// would do it afterwards. `other` and `out` are of GemmProblem; m, n of the product.
+enum class GemmEpilogue : uint8_t {
+  kNone,
+  kAddOther,        // c += other; other: [m, n]
+  kGelu,            // out = gelu(c); out: [m, n]
+  kSwiglu,          // out = silu(gate) * up of c = (gate, up); out: [m, n / 2], n even
+  kGeluGradient,    // c *= gelu'(other); other: [m, n]
+  kSwigluGradient,  // c = the gradients of other = (gate, up); c, other: [m, 2 n]
+};
+
 // c = a * b, or c += a * b, or c = a * b + bias. a: [m, k], b: [k, n], c: [m, n] in rows of
-// `stride` elements. bias: [n], may be null; not with `add`.
+// `stride` elements. bias: [n], may be null; not with `add`. An epilogue, not with `add`, sees what
+// is in c, rounded.
 template <typename T, typename C>
 struct GemmProblem {
   int64_t m = 0, n = 0, k = 0;
@@ -37,6 +49,11 @@ struct GemmProblem {
   int64_t stride = 0;
   bool add = false;
   const T* bias = nullptr;
+  GemmEpilogue epilogue = GemmEpilogue::kNone;
+  const C* other = nullptr;
+  int64_t other_stride = 0;
+  C* out = nullptr;
+  int64_t out_stride = 0;
 };
 
 struct GemmTable {

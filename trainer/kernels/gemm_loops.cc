@@ -5,6 +5,7 @@
 #include <chrono>
 #include <type_traits>
 
+#include "trainer/kernels/activation.h"
 #include "trainer/kernels/gemm.h"
 #include "trainer/kernels/gemm_tile.h"
 #include "trainer/kernels/scratch_memory.h"
@@ -22,6 +23,115 @@ constexpr int64_t kBlockRows = kTileRows * (kLanes == 16 ? 12 : 16);
 constexpr int64_t kPackedRows = kBlockRows * 12;
 constexpr int64_t kPackedColumns = 3072;
 
+// Rows and columns of the result.
+struct Block {
+  int64_t row = 0, rows = 0, column = 0, columns = 0;
+};
+
+// The epilogue of a block of the result, whose sums are complete; of kSwiglu, of which the gates are
+// complete wherever its ups are.
+template <typename T, typename C>
+void Finish(const GemmProblem<T, C>& p, const Block& block) {
+  const int64_t half = p.n / 2;
+  for (int64_t row = block.row; row < block.row + block.rows; ++row) {
+    C* const c = p.c + row * p.stride;
+    const C* const other = p.other + row * p.other_stride;
+    C* const out = p.out + row * p.out_stride;
+    const int64_t begin = block.column, end = block.column + block.columns;
+    switch (p.epilogue) {
+      case GemmEpilogue::kNone:
+        return;
+      case GemmEpilogue::kAddOther:
+#pragma omp simd
+        for (int64_t i = begin; i < end; ++i) Store(Load(c[i]) + Load(other[i]), c[i]);
+        break;
+      case GemmEpilogue::kGelu:
+#pragma omp simd
+        for (int64_t i = begin; i < end; ++i) Store(Gelu(Load(c[i])), out[i]);
+        break;
+      case GemmEpilogue::kSwiglu:
+        if (begin < half) return;
+#pragma omp simd
+        for (int64_t i = begin; i < end; ++i) {
+          Store(Swiglu(Load(c[i - half]), Load(c[i])), out[i - half]);
+        }
+        break;
+      case GemmEpilogue::kGeluGradient:
+#pragma omp simd
+        for (int64_t i = begin; i < end; ++i) Store(Load(c[i]) * GeluSlope(Load(other[i])), c[i]);
+        break;
+      case GemmEpilogue::kSwigluGradient:
+#pragma omp simd
+        for (int64_t i = begin; i < end; ++i) {
+          const GateAndUp gradient =
+              SwigluGradient(Load(c[i]), Load(other[i]), Load(other[p.n + i]));
+          Store(gradient.gate, c[i]);
+          Store(gradient.up, c[p.n + i]);
+        }
+        break;
+    }
+  }
+}
+
+// Panels of both operands, a part of the common dimension, and where their product goes.
+struct Pass {
+  const uint32_t *a = nullptr, *b = nullptr;
+  int64_t steps = 0;
+  Block block;
+  bool is_first = true, is_last = true;  // of the common dimension
+  float* sums = nullptr;                 // of all rows: of earlier passes; null: these are in c
+};
+
+// Panels of rows [i_begin, i_end) times panels of columns [j_begin, j_end).
+struct Task {
+  int64_t i_begin = 0, i_end = 0, j_begin = 0, j_end = 0;
+};
+
+template <typename T, typename C>
+[[gnu::always_inline]] inline void MultiplyTile(const GemmProblem<T, C>& p, const Pass& pass,
+                                                int64_t i, int64_t j) {
+  const Block& block = pass.block;
+  const int64_t row = i * kTileRows, column = j * kTileColumns;
+  Tile tile;
+  Sum<T>(pass.steps, pass.a + row * pass.steps, kTileRows, pass.b + column * pass.steps, tile);
+  const int64_t rows = std::min<int64_t>(kTileRows, block.rows - row);
+  const int64_t columns = std::min<int64_t>(kTileColumns, block.columns - column);
+  const bool apart = pass.sums != nullptr;
+  float* const kept = apart ? pass.sums + (block.row + row) * block.columns + column : nullptr;
+  if (apart && !pass.is_last) {
+    return Write(tile, rows, columns,
+                 Place<float, T>{.c = kept, .stride = block.columns, .add = !pass.is_first});
+  }
+  const bool brings_bias = p.bias != nullptr && (apart ? pass.is_last : pass.is_first);
+  Write(tile, rows, columns,
+        Place<C, T>{.c = p.c + (block.row + row) * p.stride + block.column + column,
+                    .stride = p.stride,
+                    .add = p.add || (!apart && !pass.is_first),
+                    .bias = brings_bias ? p.bias + block.column + column : nullptr,
+                    .sums = kept,
+                    .sums_stride = block.columns});
+}
+
+template <typename T, typename C>
+void MultiplyTask(const GemmProblem<T, C>& p, const Pass& pass, const Task& task) {
+  // An epilogue follows a few panels of columns, which are in a near cache then.
+  constexpr int64_t kTogether = 4;
+  const bool finishes = p.epilogue != GemmEpilogue::kNone && pass.is_last;
+  const int64_t row = task.i_begin * kTileRows;
+  for (int64_t begin = task.j_begin; begin < task.j_end; begin += kTogether) {
+    const int64_t end = std::min(begin + kTogether, task.j_end);
+    for (int64_t j = begin; j < end; ++j) {
+      for (int64_t i = task.i_begin; i < task.i_end; ++i) MultiplyTile(p, pass, i, j);
+    }
+    if (!finishes) continue;
+    const int64_t column = begin * kTileColumns;
+    Finish(p, Block{.row = pass.block.row + row,
+                    .rows = std::min(task.i_end * kTileRows, pass.block.rows) - row,
+                    .column = pass.block.column + column,
+                    .columns = std::min(end * kTileColumns, pass.block.columns) - column});
+  }
+}
+
 template <typename T, typename C>
 void Multiply(const GemmProblem<T, C>& p) {
   static thread_local ScratchMemory a_memory, b_memory, sums_memory;
@@ -37,15 +147,17 @@ void Multiply(const GemmProblem<T, C>& p) {
   float* const sums =
       apart ? sums_memory.Take<float>(p.m * std::min(p.n, kPackedColumns)) : nullptr;
   const int threads = omp_get_max_threads();
+  // No block has columns of both sides: gates, then ups.
+  const int64_t split = p.epilogue == GemmEpilogue::kSwiglu ? p.n / 2 : p.n;
 
 #pragma omp parallel num_threads(threads) if (p.m * p.n * p.k > (1 << 18))
-  for (int64_t jc = 0; jc < p.n; jc += kPackedColumns) {
-    const int64_t columns = std::min(kPackedColumns, p.n - jc);
+  for (int64_t jc = 0, columns = 0; jc < p.n; jc += columns) {
+    columns = std::min(kPackedColumns, (jc < split ? split : p.n) - jc);
     const int64_t b_panels = Quotient(columns, kTileColumns);
     const GemmOperand<T> right{p.b.transposed ? p.b.data + jc * p.b.stride : p.b.data + jc,
                                p.b.stride, p.b.transposed};
-    for (int64_t pass = 0; pass < passes; ++pass) {
-      const int64_t first = pass * pass_steps * kDepth<T>;
+    for (int64_t number = 0; number < passes; ++number) {
+      const int64_t first = number * pass_steps * kDepth<T>;
       const int64_t depth = std::min(pass_steps * kDepth<T>, p.k - first);
       const int64_t here = Quotient(depth, kDepth<T>);
 #pragma omp for schedule(dynamic, 4)
@@ -63,6 +175,13 @@ void Multiply(const GemmProblem<T, C>& p) {
           PackPanel<T, kTileRows>(left, !left.transposed, panel, rows, first, depth,
                                   a + panel * kTileRows * here);
         }
+        const Pass pass{.a = a,
+                        .b = b,
+                        .steps = here,
+                        .block = {.row = ic, .rows = rows, .column = jc, .columns = columns},
+                        .is_first = number == 0,
+                        .is_last = number == passes - 1,
+                        .sums = sums};
         // Tasks of a block of rows and a part of the columns: several for each thread.
         const int64_t block = kBlockRows / kTileRows;
         const int64_t blocks = Quotient(a_panels, block);
@@ -71,35 +190,12 @@ void Multiply(const GemmProblem<T, C>& p) {
         const int64_t part = Quotient(b_panels, parts);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < blocks * parts; ++task) {
-          const int64_t i_begin = task / parts * block;
-          const int64_t i_end = std::min(i_begin + block, a_panels);
-          const int64_t j_begin = task % parts * part;
-          const int64_t j_end = std::min(j_begin + part, b_panels);
-          for (int64_t j = j_begin; j < j_end; ++j) {
-            const int64_t column = j * kTileColumns;
-            for (int64_t i = i_begin; i < i_end; ++i) {
-              const int64_t row = i * kTileRows;
-              Tile tile;
-              Sum<T>(here, a + row * here, kTileRows, b + column * here, tile);
-              const int64_t tile_rows = std::min<int64_t>(kTileRows, rows - row);
-              const int64_t tile_columns = std::min<int64_t>(kTileColumns, columns - column);
-              const bool is_first = pass == 0, is_last = pass == passes - 1;
-              float* const kept = apart ? sums + (ic + row) * columns + column : nullptr;
-              if (apart && !is_last) {
-                Write(tile, tile_rows, tile_columns,
-                      Place<float, T>{.c = kept, .stride = columns, .add = !is_first});
-                continue;
-              }
-              const bool brings_bias = p.bias != nullptr && (apart ? is_last : is_first);
-              Write(tile, tile_rows, tile_columns,
-                    Place<C, T>{.c = p.c + (ic + row) * p.stride + jc + column,
-                                .stride = p.stride,
-                                .add = p.add || (!apart && !is_first),
-                                .bias = brings_bias ? p.bias + jc + column : nullptr,
-                                .sums = kept,
-                                .sums_stride = columns});
-            }
-          }
+          const int64_t i = task / parts * block, j = task % parts * part;
+          MultiplyTask(p, pass,
+                       Task{.i_begin = i,
+                            .i_end = std::min(i + block, a_panels),
+                            .j_begin = j,
+                            .j_end = std::min(j + part, b_panels)});
         }
       }
     }

@@ -24,7 +24,9 @@ namespace {
 constexpr int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr int64_t Quotient(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
-#if defined(__AVX512F__)
+// WEFT_KERNELS_EMULATED: the tiles and the packing of AVX512-BF16 in plain C++, with which every CPU
+// tests them (tests/trainer/kernels).
+#if defined(__AVX512F__) || defined(WEFT_KERNELS_EMULATED)
 constexpr int kLanes = 16;
 constexpr int kTileRows = 12;  // 24 sums, 2 vectors of B and 1 of A in 32 registers
 #elif defined(__AVX2__)
@@ -56,7 +58,7 @@ template <typename V>
 }
 
 // Both packed types are words of 32 bits: a float, or a pair of bf16.
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(WEFT_KERNELS_EMULATED)
 constexpr bool kHasPairs = true;
 #else
 constexpr bool kHasPairs = false;
@@ -168,6 +170,13 @@ template <typename T>
         _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum),
                          reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a))),
                          reinterpret_cast<__m512bh>(b)));
+  }
+#elif defined(WEFT_KERNELS_EMULATED)
+  if constexpr (kPairs<T>) {
+    using Words [[gnu::vector_size(kLanes * sizeof(uint32_t))]] = uint32_t;
+    const Words words = reinterpret_cast<Words>(b);
+    return sum + std::bit_cast<float>(a << 16) * reinterpret_cast<Floats>(words << 16) +
+           std::bit_cast<float>(a & 0xFFFF0000U) * reinterpret_cast<Floats>(words & 0xFFFF0000U);
   }
 #endif
   return sum + std::bit_cast<float>(a) * b;

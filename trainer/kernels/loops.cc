@@ -8,6 +8,7 @@
 #include <cmath>
 #include <memory>
 
+#include "trainer/kernels/activation.h"
 #include "trainer/kernels/exponential.h"
 #include "trainer/kernels/kernels.h"
 
@@ -16,9 +17,6 @@ namespace {
 
 // Elements below which a loop is not worth a second thread.
 constexpr int64_t kGrain = 1 << 15;
-
-inline float Sigmoid(float x) { return 1.0F / (1.0F + Exp(-x)); }
-inline float Tanh(float x) { return 2.0F * Sigmoid(2.0F * x) - 1.0F; }
 
 template <typename T>
 void NormForward(int64_t rows, int64_t width, float epsilon, const T* x, const T* weight,
@@ -109,28 +107,16 @@ void NormBackward(int64_t rows, int64_t width, const T* dy, const T* x, const T*
   }
 }
 
-constexpr float kGeluA = 0.7978845608F;  // sqrt(2 / pi)
-constexpr float kGeluB = 0.044715F;
-
 template <typename T>
 void GeluForward(int64_t count, const T* x, T* y) {
 #pragma omp parallel for simd schedule(static) if (count > kGrain)
-  for (int64_t i = 0; i < count; ++i) {
-    float v = Load(x[i]);
-    // x/2 (1 + tanh u) = x sigmoid(2u)
-    Store(v * Sigmoid(2.0F * kGeluA * (v + kGeluB * v * v * v)), y[i]);
-  }
+  for (int64_t i = 0; i < count; ++i) Store(Gelu(Load(x[i])), y[i]);
 }
 
 template <typename T>
 void GeluBackward(int64_t count, const T* dy, const T* x, T* dx) {
 #pragma omp parallel for simd schedule(static) if (count > kGrain)
-  for (int64_t i = 0; i < count; ++i) {
-    float v = Load(x[i]);
-    float t = Tanh(kGeluA * (v + kGeluB * v * v * v));
-    float slope = kGeluA * (1.0F + 3.0F * kGeluB * v * v);
-    Store(Load(dy[i]) * (0.5F * (1.0F + t) + 0.5F * v * (1.0F - t * t) * slope), dx[i]);
-  }
+  for (int64_t i = 0; i < count; ++i) Store(Load(dy[i]) * GeluSlope(Load(x[i])), dx[i]);
 }
 
 template <typename T>
@@ -141,10 +127,7 @@ void SwigluForward(int64_t rows, int64_t width, const T* x, T* y) {
     const T* up = gate + width;
     T* out = y + row * width;
 #pragma omp simd
-    for (int64_t i = 0; i < width; ++i) {
-      float g = Load(gate[i]);
-      Store(g * Sigmoid(g) * Load(up[i]), out[i]);
-    }
+    for (int64_t i = 0; i < width; ++i) Store(Swiglu(Load(gate[i]), Load(up[i])), out[i]);
   }
 }
 
@@ -159,12 +142,9 @@ void SwigluBackward(int64_t rows, int64_t width, const T* dy, const T* x, T* dx)
     T* dup = dgate + width;
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
-      float g = Load(gate[i]);
-      float s = Sigmoid(g);
-      float u = Load(up[i]);
-      float v = Load(d[i]);
-      Store(v * u * s * (1.0F + g * (1.0F - s)), dgate[i]);
-      Store(v * g * s, dup[i]);
+      const GateAndUp gradient = SwigluGradient(Load(d[i]), Load(gate[i]), Load(up[i]));
+      Store(gradient.gate, dgate[i]);
+      Store(gradient.up, dup[i]);
     }
   }
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "tests/trainer/kernels/emulated.h"
 
 namespace weft::train::kernels {
 namespace {
@@ -184,7 +185,7 @@ const AttentionShape kShapes[] = {
 
 template <typename T>
 void ExpectRight(double tolerance) {
-  for (const AttentionTable& table : AttentionTables()) {
+  for (const AttentionTable& table : TestedAttentionTables()) {
     for (AttentionShape shape : kShapes) {
       shape.scale = 1 / std::sqrt(static_cast<float>(shape.width));
       Case<T> c(shape, 5);

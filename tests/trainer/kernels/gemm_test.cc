@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "base/random.h"
+#include "tests/trainer/kernels/emulated.h"
+#include "trainer/kernels/kernels.h"
 
 namespace weft::train::kernels {
 namespace {
@@ -54,7 +56,8 @@ class GemmTest : public ::testing::TestWithParam<Shape> {
     const Matrix<C> before(shape.m, shape.n, false, random_);
     Matrix<C> c = before;
     multiply({shape.m, shape.n, shape.k, a.operand(), b.operand(), c.values.data(), c.stride,
-              what == What::kAdd, what == What::kBias ? bias.values.data() : nullptr});
+              what == What::kAdd, what == What::kBias ? bias.values.data() : nullptr,
+              GemmEpilogue::kNone, nullptr, 0, nullptr, 0});
     // A half unit in the last place of the result, and sums in fp32.
     const double last = std::is_same_v<C, Bf16> ? 1.0 / 256 : 0;
     const double sums = 1e-7 * static_cast<double>(shape.k);
@@ -77,7 +80,7 @@ class GemmTest : public ::testing::TestWithParam<Shape> {
 };
 
 TEST_P(GemmTest, ProductsAreTheReferences) {
-  for (const GemmTable& table : GemmTables()) {
+  for (const GemmTable& table : TestedGemmTables()) {
     const std::string name = table.instruction_set;
     for (What what : {What::kOverwrite, What::kAdd, What::kBias}) {
       Expect<float, float>(table.f32, what, name + " fp32");
@@ -94,7 +97,95 @@ INSTANTIATE_TEST_SUITE_P(
                       Shape{12, 32, 16, false, false}, Shape{12, 32, 17, false, true},
                       Shape{25, 67, 33, true, false}, Shape{37, 45, 801, false, true},
                       Shape{24, 64, 1601, true, false}, Shape{13, 3100, 9, false, false},
-                      Shape{1800, 35, 10, true, true}));
+                      Shape{1800, 35, 10, true, true}, Shape{7, 6400, 5, false, true}));
+
+template <typename T>
+using Multiplication = void (*)(const GemmProblem<T, T>& problem);
+
+// Each epilogue beside the product alone and then the loop of kernels.h that it stands for.
+template <typename T>
+class Epilogues {
+ public:
+  Epilogues(const Shape& shape, const Multiplication<T>& multiply)
+      : shape_(shape),
+        multiply_(multiply),
+        a_(shape.m, shape.k, shape.a_transposed, random_),
+        b_(shape.k, shape.n, shape.b_transposed, random_),
+        bias_(1, shape.n, false, random_) {}
+
+  void ExpectLoops(double tolerance, const std::string& name) {
+    const int64_t m = shape_.m, n = shape_.n;
+    const Tight product = Product(GemmEpilogue::kNone, Tight(Size(m * n)), n, {}, 0, nullptr, 0);
+    const Tight other = Draw(m * n), pairs = Draw(2 * m * n);
+
+    Tight expected(Size(m * n));
+    for (size_t i = 0; i < expected.size(); ++i) {
+      Store(Load(product[i]) + Load(other[i]), expected[i]);
+    }
+    Expect(Product(GemmEpilogue::kAddOther, Tight(Size(m * n)), n, other, n, nullptr, 0), expected,
+           tolerance, name + " added");
+
+    Kernels().Of<T>().gelu_forward(m * n, product.data(), expected.data());
+    Tight out(Size(m * n));
+    Expect(Product(GemmEpilogue::kGelu, Tight(Size(m * n)), n, {}, 0, out.data(), n), product,
+           tolerance, name + " before gelu");
+    Expect(out, expected, tolerance, name + " gelu");
+
+    Kernels().Of<T>().gelu_backward(m * n, product.data(), other.data(), expected.data());
+    Expect(Product(GemmEpilogue::kGeluGradient, Tight(Size(m * n)), n, other, n, nullptr, 0),
+           expected, tolerance, name + " gelu's gradient");
+
+    Tight both(Size(2 * m * n));
+    Kernels().Of<T>().swiglu_backward(m, n, product.data(), pairs.data(), both.data());
+    Expect(Product(GemmEpilogue::kSwigluGradient, Tight(Size(2 * m * n)), 2 * n, pairs, 2 * n,
+                   nullptr, 0),
+           both, tolerance, name + " swiglu's gradient");
+
+    if (n % 2 != 0) return;
+    Tight half(Size(m * n / 2)), half_out(Size(m * n / 2));
+    Kernels().Of<T>().swiglu_forward(m, n / 2, product.data(), half.data());
+    Expect(Product(GemmEpilogue::kSwiglu, Tight(Size(m * n)), n, {}, 0, half_out.data(), n / 2),
+           product, tolerance, name + " before swiglu");
+    Expect(half_out, half, tolerance, name + " swiglu");
+  }
+
+ private:
+  using Tight = std::vector<T>;  // rows without anything between
+  static size_t Size(int64_t count) { return static_cast<size_t>(count); }
+  Tight Draw(int64_t count) {
+    Tight values(Size(count));
+    for (T& value : values) Store(static_cast<float>(random_.Uniform() * 2 - 1), value);
+    return values;
+  }
+  Tight Product(GemmEpilogue epilogue, Tight c, int64_t stride, const Tight& other,
+                int64_t other_stride, T* out, int64_t out_stride) {
+    multiply_({shape_.m, shape_.n, shape_.k, a_.operand(), b_.operand(), c.data(), stride, false,
+               bias_.values.data(), epilogue, other.data(), other_stride, out, out_stride});
+    return c;
+  }
+  static void Expect(const Tight& got, const Tight& expected, double tolerance,
+                     const std::string& name) {
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_NEAR(Load(got[i]), Load(expected[i]), tolerance * (1 + std::abs(Load(expected[i]))))
+          << name << ", element " << i;
+    }
+  }
+
+  const Shape shape_;
+  const Multiplication<T> multiply_;
+  Random random_{13, 0};
+  const Matrix<T> a_, b_, bias_;
+};
+
+TEST_P(GemmTest, EpiloguesAreLoopsOverTheProduct) {
+  for (const GemmTable& table : TestedGemmTables()) {
+    const std::string name = table.instruction_set;
+    Epilogues<float>(GetParam(), table.f32).ExpectLoops(1e-5, name + " fp32");
+    // The sums of a product are the same; what is rounded to eight bits may fall to either side.
+    Epilogues<Bf16>(GetParam(), table.bf16).ExpectLoops(1.0 / 128, name + " bf16");
+  }
+}
 
 // To the bit: who runs on other numbers of cores gets the same losses.
 TEST(GemmThreadsTest, ResultsDoNotDependOnTheNumberOfThreads) {
@@ -105,7 +196,8 @@ TEST(GemmThreadsTest, ResultsDoNotDependOnTheNumberOfThreads) {
   for (int threads : {1, 2, 3}) {
     omp_set_num_threads(threads);
     std::vector<float> c(300 * 200);
-    Gemm().f32({300, 200, 500, a.operand(), b.operand(), c.data(), 200, false, nullptr});
+    Gemm().f32({300, 200, 500, a.operand(), b.operand(), c.data(), 200, false, nullptr,
+                GemmEpilogue::kNone, nullptr, 0, nullptr, 0});
     results.push_back(c);
   }
   omp_set_num_threads(before);
@@ -115,7 +207,7 @@ TEST(GemmThreadsTest, ResultsDoNotDependOnTheNumberOfThreads) {
 }
 
 TEST(GemmPeakTest, RegistersMultiplyAtSomeRate) {
-  for (const GemmTable& table : GemmTables()) {
+  for (const GemmTable& table : TestedGemmTables()) {
     EXPECT_GT(table.register_peak(/*bf16=*/false, 0.001), 1e8) << table.instruction_set;
     EXPECT_GT(table.register_peak(/*bf16=*/true, 0.001), 1e8) << table.instruction_set;
   }
