@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "trainer/model/feed_forward.h"
 #include "trainer/model/operations.h"
 #include "trainer/model/parameters.h"
 #include "trainer/model/rotary.h"
@@ -129,28 +130,41 @@ at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x, int64_t length
   auto linear = [&](const at::Tensor& in, const Pair& pair) {
     return operations::Linear(context, in, {pair.weight, pair.bias});
   };
-  auto attention = [&](const at::Tensor& in) {
+  // Dropout comes between a branch and the residual sum; else the branch's last product adds up.
+  const bool drops = options.dropout && config_.dropout > 0;
+  auto attention = [&](const at::Tensor& in, const at::Tensor& before) {
     std::vector<operations::Region> regions;
     std::vector<at::Tensor> projected;
     for (const Pair& pair : block.projections) projected.push_back(linear(in, pair));
     at::Tensor mixed = Mix(block, projected, length, options, regions);
+    if (!drops) {
+      return operations::DropResult(
+          operations::LinearAdd(context, mixed, before, block.attention_out), regions);
+    }
     at::Tensor out = operations::DropResult(linear(mixed, block.attention_out), regions);
-    return Drop(out, AttentionPlace(block.layer), options);
+    return Sum(before, Drop(out, AttentionPlace(block.layer), options));
   };
-  auto ffn = [&](const at::Tensor& in) {
-    if (block.router >= 0) return MixExperts(block, in, length, options);
-    std::vector<operations::Region> regions;
-    at::Tensor inner = Activated(block, linear(in, block.ffn_in), options, regions);
-    at::Tensor out = operations::DropResult(linear(inner, block.ffn_out), regions);
-    return Drop(out, FfnPlace(block.layer), options);
+  auto ffn = [&](const at::Tensor& in, const at::Tensor& before) {
+    if (block.router >= 0) return Sum(before, MixExperts(block, in, length, options));
+    const at::Tensor added = drops ? at::Tensor() : before;
+    at::Tensor out;
+    if (RecomputeOf(block, options) != RecomputeKind::kSelective) {
+      out = operations::FeedForward(context, in, added, {block.ffn_in, block.ffn_out});
+    } else {
+      std::vector<operations::Region> regions;
+      at::Tensor inner = Activated(block, linear(in, block.ffn_in), options, regions);
+      out = operations::DropResult(
+          drops ? linear(inner, block.ffn_out)
+                : operations::LinearAdd(context, inner, added, block.ffn_out),
+          regions);
+    }
+    return drops ? Sum(before, Drop(out, FfnPlace(block.layer), options)) : out;
   };
   auto [normed, residual] = operations::Norm(context, x, block.norm1);
-  if (config_.block == BlockKind::kParallel) {
-    return Sum(Sum(residual, attention(normed)), ffn(normed));
-  }
-  at::Tensor middle = Sum(residual, attention(normed));
+  at::Tensor middle = attention(normed, residual);
+  if (config_.block == BlockKind::kParallel) return ffn(normed, middle);
   auto [normed2, residual2] = operations::Norm(context, middle, block.norm2);
-  return Sum(residual2, ffn(normed2));
+  return ffn(normed2, residual2);
 }
 
 // The same over a tensor axis: x has this rank's rows. One gather before the matrices whose outputs

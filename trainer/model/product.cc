@@ -1,12 +1,15 @@
 #include "trainer/model/product.h"
 
+#include "trainer/device/device.h"
 #include "trainer/kernels/gemm.h"
+#include "trainer/model/product_epilogue.h"
 #include "trainer/profile/work_time.h"
 
 namespace weft::train {
 namespace {
 
 using kernels::Bf16;
+using kernels::GemmEpilogue;
 
 bool IsRows(const at::Tensor& x) {
   return x.stride(1) == 1 && x.stride(0) >= std::max<int64_t>(1, x.size(1));
@@ -40,7 +43,12 @@ kernels::GemmProblem<T, C> ProblemOf(const at::Tensor& a, const at::Tensor& b,
           static_cast<C*>(out.data_ptr()),
           out.stride(0),
           add,
-          bias.defined() ? static_cast<const T*>(bias.data_ptr()) : nullptr};
+          bias.defined() ? static_cast<const T*>(bias.data_ptr()) : nullptr,
+          GemmEpilogue::kNone,
+          nullptr,
+          0,
+          nullptr,
+          0};
 }
 
 void MultiplyByAten(const at::Tensor& a, const at::Tensor& b, at::Tensor out, bool add,
@@ -63,6 +71,49 @@ GemmShape ShapeOf(const at::Tensor& a, const at::Tensor& b) {
   return {GemmPass::kInputGradient, b.size(1), b.size(0)};
 }
 
+// As c = a * b + bias and an epilogue of our own loops.
+template <typename T>
+kernels::GemmProblem<T, T> ProblemThen(const at::Tensor& a, const at::Tensor& b,
+                                       const at::Tensor& c, const at::Tensor& bias,
+                                       const ProductEpilogue& epilogue) {
+  kernels::GemmProblem<T, T> problem = ProblemOf<T, T>(a, b, c, /*add=*/false, bias);
+  problem.epilogue = epilogue.kind;
+  if (epilogue.other.defined()) {
+    problem.other = static_cast<const T*>(epilogue.other.data_ptr());
+    problem.other_stride = epilogue.other.stride(0);
+  }
+  if (epilogue.out.defined()) {
+    problem.out = static_cast<T*>(epilogue.out.data_ptr());
+    problem.out_stride = epilogue.out.stride(0);
+  }
+  return problem;
+}
+
+// The epilogue as a loop of its own over `product`; of kSwigluGradient the result is in c, else the
+// product is c itself.
+template <typename T>
+void Finish(const at::Tensor& product, const at::Tensor& c, const ProductEpilogue& epilogue) {
+  const WorkScope scope(Work::kElementwise);
+  const kernels::TypedKernels<T>& kernels = KernelsOf(c).Of<T>();
+  auto data = [](const at::Tensor& x) { return static_cast<T*>(x.data_ptr()); };
+  switch (epilogue.kind) {
+    case GemmEpilogue::kNone:
+      return;
+    case GemmEpilogue::kAddOther:
+      product.add_(epilogue.other);
+      return;
+    case GemmEpilogue::kGelu:
+      return kernels.gelu_forward(c.numel(), data(c), data(epilogue.out));
+    case GemmEpilogue::kSwiglu:
+      return kernels.swiglu_forward(c.size(0), c.size(1) / 2, data(c), data(epilogue.out));
+    case GemmEpilogue::kGeluGradient:
+      return kernels.gelu_backward(c.numel(), data(c), data(epilogue.other), data(c));
+    case GemmEpilogue::kSwigluGradient:
+      return kernels.swiglu_backward(c.size(0), c.size(1) / 2, data(product), data(epilogue.other),
+                                     data(c));
+  }
+}
+
 }  // namespace
 
 void Multiply(const GemmLibraries& libraries, const at::Tensor& a, const at::Tensor& b,
@@ -77,6 +128,30 @@ void Multiply(const GemmLibraries& libraries, const at::Tensor& a, const at::Ten
     kernels::Gemm().bf16_to_fp32(ProblemOf<Bf16, float>(a, b, out, add, bias));
   } else {
     kernels::Gemm().bf16(ProblemOf<Bf16, Bf16>(a, b, out, add, bias));
+  }
+}
+
+void MultiplyThen(const GemmLibraries& libraries, const at::Tensor& a, const at::Tensor& b,
+                  const at::Tensor& c, const at::Tensor& bias, const ProductEpilogue& epilogue) {
+  const bool is_wider = epilogue.kind == GemmEpilogue::kSwigluGradient;
+  const at::Tensor product = is_wider ? c.narrow(1, 0, b.size(1)) : c;
+  if (libraries.Of(ShapeOf(a, b)) == KernelLibrary::kWeft && IsOurs(a, b, product)) {
+    const WorkScope scope(Work::kGemm);
+    if (a.scalar_type() == at::kFloat) {
+      kernels::Gemm().f32(ProblemThen<float>(a, b, product, bias, epilogue));
+    } else {
+      kernels::Gemm().bf16(ProblemThen<Bf16>(a, b, product, bias, epilogue));
+    }
+    return;
+  }
+  const at::Tensor whole = is_wider ? at::empty(product.sizes(), c.options()) : c;
+  Multiply(libraries, a, b, whole, /*add=*/false, bias);
+  if (c.scalar_type() == at::kFloat) {
+    Finish<float>(whole, c, epilogue);
+  } else if (c.scalar_type() == at::kBFloat16) {
+    Finish<Bf16>(whole, c, epilogue);
+  } else {
+    Finish<kernels::Fp16>(whole, c, epilogue);
   }
 }
 
