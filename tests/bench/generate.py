@@ -5,6 +5,7 @@ exported; both programs write the same number of tokens behind a short prompt, g
 and as many threads as cores. The peer is a plain loop of torch operations (tests/bench/generate/eager.py) without
 sampling or text. Runs alternate; a row is the median. The rows "of reading" set the bytes that a step of ours has to
 read, in GB/s, beside the rate at which weft-generate found the same process to read as many: batch 1 is bound by it.
+The rows "prefill" are prompts of about 200 tokens, as many as the batch, read in one pass, and one token behind each.
 """
 # needs: torch
 
@@ -23,6 +24,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 PYTHON = os.environ.get("WEFT_BENCH_PYTHON", "")
 SEQUENCE = 512
+SHORT, LONG = "banana cando", "banana cando " * 40
 
 
 def main() -> None:
@@ -31,7 +33,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64, help="of each text")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--batch", type=int, action="append", help="1 and 8, if none is given")
+    parser.add_argument("--batch", type=int, action="append", help="1, 4 and 16, if none is given")
     parser.add_argument("--case", choices=["fp32", "bf16"], action="append")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -39,28 +41,49 @@ def main() -> None:
         make_data(scratch)
         train(scratch, options)
         for precision in options.case or ["fp32", "bf16"]:
-            for batch in options.batch or [1, 8]:
+            for batch in options.batch or [1, 4, 16]:
                 compare(scratch, precision, batch, options)
+                compare_prefill(scratch, precision, batch, options)
 
 
 def compare(scratch: pathlib.Path, precision: str, batch: int, options) -> None:
     ours, peer, shares = [], [], []
     for turn in range(options.repeats):
-        speed = run_weft(scratch, precision, batch, options)
+        speed = run_weft(scratch, precision, [SHORT] * batch, options.tokens)
+        if speed["decode_tokens"] < batch * (options.tokens - 1):
+            sys.exit(f"the model ended its document after {speed['decode_tokens']} tokens; try another number of layers")
         ours.append(speed["decode_tokens_per_second"])
         shares.append((speed["read_share"], speed["read_bytes_per_second"] / 1e9,
                        speed["measured_read_bytes_per_second"] / 1e9))
-        peer.append(run_eager(scratch, precision, batch, options))
+        peer.append(run_eager(scratch, precision, batch, options.tokens)["decode"])
         print(f"generate {precision} batch {batch} turn {turn + 1}: weft-generate {ours[-1]:.1f}, PyTorch "
               f"{peer[-1]:.1f} tokens/s; {shares[-1][0]:.2f} of reading", file=sys.stderr, flush=True)
-    case = f"gpt {options.layers} x {options.hidden} {precision}, batch {batch}"
-    ours, peer = statistics.median(ours), statistics.median(peer)
-    print(json.dumps({"name": "generate", "case": case, "ours": ours, "peer": peer, "peer_name": "PyTorch eager",
-                      "unit": "tokens/s", "ratio": ours / peer, "repeats": options.repeats}), flush=True)
+    case = case_of(precision, batch, options)
+    row(case, statistics.median(ours), statistics.median(peer), "PyTorch eager", "tokens/s", options)
     share, used, measured = sorted(shares)[len(shares) // 2]
-    print(json.dumps({"name": "generate", "case": case + ", of reading", "ours": used, "peer": measured,
-                      "peer_name": "reading as many bytes", "unit": "GB/s", "ratio": share,
-                      "repeats": options.repeats}), flush=True)
+    row(case + ", of reading", used, measured, "reading as many bytes", "GB/s", options)
+
+
+def compare_prefill(scratch: pathlib.Path, precision: str, batch: int, options) -> None:
+    ours, peer = [], []
+    for turn in range(options.repeats):
+        speed = run_weft(scratch, precision, [LONG] * batch, 1)
+        ours.append(speed["prefill_tokens_per_second"])
+        length = speed["prefill_tokens"] // batch
+        peer.append(run_eager(scratch, precision, batch, 1, length)["prefill"])
+        print(f"generate {precision} batch {batch} turn {turn + 1}: prompts of {length} tokens, weft-generate "
+              f"{ours[-1]:.0f}, PyTorch {peer[-1]:.0f} tokens/s", file=sys.stderr, flush=True)
+    row(case_of(precision, batch, options) + ", prefill", statistics.median(ours), statistics.median(peer),
+        "PyTorch eager", "tokens/s", options)
+
+
+def case_of(precision: str, batch: int, options) -> str:
+    return f"gpt {options.layers} x {options.hidden} {precision}, batch {batch}"
+
+
+def row(case: str, ours: float, peer: float, peer_name: str, unit: str, options) -> None:
+    print(json.dumps({"name": "generate", "case": case, "ours": ours, "peer": peer, "peer_name": peer_name,
+                      "unit": unit, "ratio": ours / peer, "repeats": options.repeats}), flush=True)
 
 
 def train(scratch: pathlib.Path, options) -> None:
@@ -78,25 +101,22 @@ def train(scratch: pathlib.Path, options) -> None:
         sys.exit(f"weft-train failed:\n{finished.stdout}")
 
 
-def run_weft(scratch: pathlib.Path, precision: str, batch: int, options) -> dict:
+def run_weft(scratch: pathlib.Path, precision: str, prompts: list[str], tokens: int) -> dict:
     # Prompts are alike, and so are the texts: none ends before the others, unless all do.
-    (scratch / "prompts.txt").write_text("banana cando\n" * batch)
+    (scratch / "prompts.txt").write_text("".join(f"{prompt}\n" for prompt in prompts))
     finished = subprocess.run(
-        [BIN / "weft-generate", scratch / "run", "--prompts", scratch / "prompts.txt", "--batch", str(batch),
-         "--tokens", str(options.tokens), "--temperature", "0", "--precision", precision, "--json"],
+        [BIN / "weft-generate", scratch / "run", "--prompts", scratch / "prompts.txt", "--batch", str(len(prompts)),
+         "--tokens", str(tokens), "--temperature", "0", "--precision", precision, "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if finished.returncode != 0:
         sys.exit(f"weft-generate failed:\n{finished.stderr}")
-    speed = json.loads(finished.stdout.splitlines()[-1])
-    if speed["decode_tokens"] < batch * (options.tokens - 1):
-        sys.exit(f"the model ended its document after {speed['decode_tokens']} tokens; try another number of layers")
-    return speed
+    return json.loads(finished.stdout.splitlines()[-1])
 
 
-def run_eager(scratch: pathlib.Path, precision: str, batch: int, options) -> float:
+def run_eager(scratch: pathlib.Path, precision: str, batch: int, tokens: int, prompt: int = 8) -> dict:
     finished = subprocess.run(
         [PYTHON, HERE / "generate/eager.py", "--model", scratch / "run/model", "--precision", precision,
-         "--batch", str(batch), "--tokens", str(options.tokens)], stdout=subprocess.PIPE, text=True)
+         "--batch", str(batch), "--tokens", str(tokens), "--prompt", str(prompt)], stdout=subprocess.PIPE, text=True)
     if finished.returncode != 0:
         sys.exit("the PyTorch program failed")
     return json.loads(finished.stdout)

@@ -1,8 +1,8 @@
 // The loops of attention.h. Compiled once for each instruction set, as gemm_loops.cc is.
 //
-// Keys and values of a head are packed once (gemm_tile.h), for all tiles of queries of the heads that
-// they serve. Of a tile of scores only what some query of a row of registers sees is computed: with
-// a causal mask little more than half.
+// Keys and values of a head are packed once (gemm_tile.h), for all tiles of queries of the heads
+// that they serve. Of a tile of scores only what some query of a panel of rows sees is computed:
+// with a causal mask little more than half.
 #include <omp.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A tile of scores of the loops of attention.h: which of them are seen, and the products that make and
-// use them. Included by files that are compiled once for each instruction set.
+// A tile of scores of the loops of attention.h: which scores are seen, and the products that make
+// and use them. Included by files that are compiled once for each instruction set.
 #ifndef WEFT_TRAINER_KERNELS_ATTENTION_TILE_H_
 #define WEFT_TRAINER_KERNELS_ATTENTION_TILE_H_
 
@@ -88,8 +88,8 @@ void Pack(const T* x, int64_t stride, int64_t rows, int64_t width, bool transpos
   }
 }
 
-// The left operand of products: panels of kTileRows rows. Rows of several heads lie so far apart that
-// reading them in place would throw each other out of the first-level cache.
+// The left operand of products: panels of kTileRows rows. Rows of a head lie so far apart that they
+// would throw each other out of the first-level cache if they were read in place.
 struct Rows {
   const uint32_t* words = nullptr;
   int64_t count = 0, steps = 0;

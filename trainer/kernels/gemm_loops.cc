@@ -28,8 +28,8 @@ struct Block {
   int64_t row = 0, rows = 0, column = 0, columns = 0;
 };
 
-// The epilogue of a block of the result, whose sums are complete; of kSwiglu, of which the gates are
-// complete wherever its ups are.
+// The epilogue of a block of the result, whose sums are complete. Of kSwiglu, all gates are
+// complete before any up is.
 template <typename T, typename C>
 void Finish(const GemmProblem<T, C>& p, const Block& block) {
   const int64_t half = p.n / 2;

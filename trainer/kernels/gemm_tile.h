@@ -1,5 +1,5 @@
-// Packing and the tile of registers that the products of gemm_loops.cc and attention_loops.cc are made
-// of. Included by files that are compiled once for each instruction set.
+// Packing, and the tile of registers: what the products of gemm_loops.cc and attention_loops.cc are
+// made of. Included by files that are compiled once for each instruction set.
 //
 // Packed, A is panels of kTileRows rows and B is panels of kTileColumns columns, each step by step
 // along the common dimension, padded with zeros to whole panels. A step is one element of it, or
@@ -24,8 +24,8 @@ namespace {
 constexpr int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr int64_t Quotient(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
-// WEFT_KERNELS_EMULATED: the tiles and the packing of AVX512-BF16 in plain C++, with which every CPU
-// tests them (tests/trainer/kernels).
+// WEFT_KERNELS_EMULATED: the tiles and the packing of AVX512-BF16 in plain C++, for tests on CPUs
+// that lack it (tests/trainer/kernels).
 #if defined(__AVX512F__) || defined(WEFT_KERNELS_EMULATED)
 constexpr int kLanes = 16;
 constexpr int kTileRows = 12;  // 24 sums, 2 vectors of B and 1 of A in 32 registers

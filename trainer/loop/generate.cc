@@ -18,6 +18,8 @@ namespace weft::train {
 namespace {
 
 constexpr uint64_t kDrawStream = 0x7E87;
+// No more texts are read together than have so many tokens: the activations of a layer are theirs.
+constexpr size_t kTokensTogether = 4096;
 // What the tokenizer writes for bytes that are no character yet.
 constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
 
@@ -134,26 +136,31 @@ class Writer {
     return absl::OkStatus();
   }
 
-  // Begins texts in free slots, and goes on with those that outgrew the context: after this every
-  // text in a slot has room for a step.
+  // Begins texts in free slots, and goes on with those that outgrew the context, as many of them
+  // together as there is memory for: after this every text in a slot has room for a step.
   absl::Status FillSlots() {
-    for (size_t slot = 0; slot < slots_.size(); ++slot) {
-      std::optional<Text>& text = slots_[slot];
-      while (text.has_value() || waiting_ < encoded_.size()) {
-        if (!text.has_value()) {
+    while (true) {
+      std::vector<Beginning> beginnings;
+      size_t tokens = 0;
+      for (size_t slot = 0; slot < slots_.size() && tokens < kTokensTogether; ++slot) {
+        std::optional<Text>& text = slots_[slot];
+        const auto number = static_cast<int64_t>(slot);
+        if (!text.has_value() && waiting_ < encoded_.size()) {
           text = Text{waiting_, encoded_[waiting_], Random(options_.seed + waiting_, kDrawStream)};
           ++waiting_;
           WEFT_ASSIGN_OR_RETURN(const std::string prompt, Decoded(*text));
           text->given = prompt.size();
-          WEFT_RETURN_IF_ERROR(Read(slot, Newest(*text, context_)));
-        } else if (decoder_->length(static_cast<int64_t>(slot)) == context_) {
-          WEFT_RETURN_IF_ERROR(Read(slot, Newest(*text, std::max<int64_t>(1, context_ / 2))));
+          beginnings.push_back({number, Newest(*text, context_)});
+        } else if (text.has_value() && decoder_->length(number) == context_) {
+          beginnings.push_back({number, Newest(*text, std::max<int64_t>(1, context_ / 2))});
         } else {
-          break;
+          continue;
         }
+        tokens += beginnings.back().tokens.size();
       }
+      if (beginnings.empty()) return absl::OkStatus();
+      WEFT_RETURN_IF_ERROR(Read(beginnings, tokens));
     }
-    return absl::OkStatus();
   }
 
   static absl::Span<const int64_t> Newest(const Text& text, int64_t most) {
@@ -161,13 +168,21 @@ class Writer {
     return all.last(std::min(all.size(), static_cast<size_t>(most)));
   }
 
-  absl::Status Read(size_t slot, absl::Span<const int64_t> tokens) {
+  absl::Status Read(const std::vector<Beginning>& beginnings, size_t tokens) {
     const int64_t start = SystemClock::Nanoseconds();
-    const absl::Span<const float> logits = decoder_->Prefill(static_cast<int64_t>(slot), tokens);
-    const int32_t token = DrawFor(*slots_[slot], logits);
+    const absl::Span<const float> logits = decoder_->Prefill(beginnings);
+    const size_t vocabulary = logits.size() / beginnings.size();
+    std::vector<int32_t> drawn;
+    for (size_t row = 0; row < beginnings.size(); ++row) {
+      drawn.push_back(DrawFor(*slots_[static_cast<size_t>(beginnings[row].sequence)],
+                              logits.subspan(row * vocabulary, vocabulary)));
+    }
     result_.speed.prefill_seconds += SecondsSince(start);
-    result_.speed.prefill_tokens += static_cast<int64_t>(tokens.size());
-    return Add(slot, token);
+    result_.speed.prefill_tokens += static_cast<int64_t>(tokens);
+    for (size_t row = 0; row < beginnings.size(); ++row) {
+      WEFT_RETURN_IF_ERROR(Add(static_cast<size_t>(beginnings[row].sequence), drawn[row]));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Step(const std::vector<NextToken>& next) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "base/status.h"
 #include "trainer/kernels/decode.h"
 #include "trainer/model/deliver.h"
+#include "trainer/model/feed_forward.h"
 #include "trainer/model/parameters.h"
 
 namespace weft::train {
@@ -68,6 +70,9 @@ class Names {
 
 template <typename T>
 class TypedDecoder final : public Decoder {
+  // Whose result for a row depends on nothing beside it, to the bit.
+  static constexpr bool kHasOwnProducts = !std::is_same_v<T, kernels::Fp16>;
+
  public:
   TypedDecoder(const Gpt& model, int64_t sequences)
       : model_(WithoutCapacity(model.config()), ParametersOf(model)),
@@ -76,6 +81,10 @@ class TypedDecoder final : public Decoder {
         decode_(kernels::Decoding().Of<T>()),
         kernels_(kernels::Kernels().Of<T>()),
         lengths_(static_cast<size_t>(sequences), 0) {
+    if (kHasOwnProducts) {
+      model_.set_gemm(KernelLibrary::kWeft);
+      model_.set_attention_library(KernelLibrary::kWeft);
+    }
     const Names names(config_);
     token_table_ = names.Find("embedding.token");
     position_table_ = names.Find("embedding.position");
@@ -104,20 +113,26 @@ class TypedDecoder final : public Decoder {
     Resize(scratch_, sequences);
   }
 
-  absl::Span<const float> Prefill(int64_t sequence, absl::Span<const int64_t> tokens) override {
-    const int64_t length = static_cast<int64_t>(tokens.size());
-    WEFT_CHECK(length >= 1 && length <= config_.sequence,
-               length << " tokens for a context of " << config_.sequence);
-    for (int64_t token : tokens) CheckToken(token);
+  using Decoder::Prefill;
+  absl::Span<const float> Prefill(absl::Span<const Beginning> beginnings) override {
+    WEFT_CHECK(!beginnings.empty() && beginnings.size() <= lengths_.size(),
+               beginnings.size() << " beginnings for " << lengths_.size() << " sequences");
+    for (const Beginning& one : beginnings) {
+      const size_t length = one.tokens.size();
+      WEFT_CHECK(length >= 1 && length <= static_cast<size_t>(config_.sequence),
+                 length << " tokens for a context of " << config_.sequence);
+      for (int64_t token : one.tokens) CheckToken(token);
+    }
     const at::AutoGradMode no_gradients(false);
+    // LibTorch's products, of fp16, may round a row in another way beside other rows.
+    const size_t together = kHasOwnProducts ? beginnings.size() : 1;
+    std::vector<at::Tensor> last;
+    for (size_t i = 0; i < beginnings.size(); i += together) {
+      last.push_back(LastRows(beginnings.subspan(i, together)));
+    }
+    const at::Tensor rows = last.size() == 1 ? last[0] : at::cat(last);
     const operations::Context context{&model_};
-    at::Tensor input = at::empty({1, length}, at::kLong);
-    std::memcpy(input.data_ptr(), tokens.data(), tokens.size() * sizeof(int64_t));
-    at::Tensor x = operations::Embedding(context, input, token_table_, position_table_);
-    for (const Layer& layer : layers_) x = PrefillLayer(context, layer, sequence, x);
-    lengths_[static_cast<size_t>(sequence)] = length;
-    const at::Tensor last = x.narrow(0, length - 1, 1).contiguous();
-    return Head(1, Data<T>(operations::Norm(context, last, norm_).first));
+    return Head(rows.size(0), Data<T>(operations::Norm(context, rows, norm_).first));
   }
 
   absl::Span<const float> Step(absl::Span<const NextToken> next) override {
@@ -196,36 +211,80 @@ class TypedDecoder final : public Decoder {
     return layer;
   }
 
-  // One layer over all tokens of a sequence, as Gpt has it.
-  at::Tensor PrefillLayer(const operations::Context& context, const Layer& layer, int64_t sequence,
-                          const at::Tensor& x) const {
-    const int64_t length = x.size(0);
-    auto attention = [&](const at::Tensor& in) {
+  // The rows of a sequence among those of all that are read together.
+  struct Rows {
+    int64_t sequence = 0, begin = 0, count = 0;
+  };
+
+  // What the last block makes of the last token of each sequence.
+  at::Tensor LastRows(absl::Span<const Beginning> beginnings) {
+    const operations::Context context{&model_};
+    std::vector<Rows> parts;
+    std::vector<at::Tensor> embedded, last;
+    int64_t begin = 0;
+    for (const Beginning& one : beginnings) {
+      const int64_t length = static_cast<int64_t>(one.tokens.size());
+      at::Tensor tokens = at::empty({1, length}, at::kLong);
+      std::memcpy(tokens.data_ptr(), one.tokens.data(), one.tokens.size() * sizeof(int64_t));
+      embedded.push_back(operations::Embedding(context, tokens, token_table_, position_table_));
+      parts.push_back({one.sequence, begin, length});
+      begin += length;
+    }
+    at::Tensor x = embedded.size() == 1 ? embedded[0] : at::cat(embedded);
+    for (const Layer& layer : layers_) x = PrefillLayer(context, layer, parts, x);
+    for (const Rows& rows : parts) {
+      lengths_[static_cast<size_t>(rows.sequence)] = rows.count;
+      last.push_back(x.narrow(0, rows.begin + rows.count - 1, 1));
+    }
+    return at::cat(last);
+  }
+
+  // Calls body(its rows of each of xs, its rows) for every sequence; the results are those rows of
+  // what is returned.
+  template <typename Body>
+  static at::Tensor BySequence(absl::Span<const Rows> parts, const std::vector<at::Tensor>& xs,
+                               Body body) {
+    std::vector<at::Tensor> results;
+    for (const Rows& rows : parts) {
+      std::vector<at::Tensor> own;
+      for (const at::Tensor& x : xs) own.push_back(x.narrow(0, rows.begin, rows.count));
+      results.push_back(body(own, rows));
+    }
+    return results.size() == 1 ? results[0] : at::cat(results);
+  }
+
+  // One layer over all tokens of the sequences, as Gpt has it.
+  at::Tensor PrefillLayer(const operations::Context& context, const Layer& layer,
+                          absl::Span<const Rows> parts, const at::Tensor& x) const {
+    auto attention = [&](const at::Tensor& in, const at::Tensor& before) {
       std::vector<at::Tensor> projected;
       for (const ParameterPair& pair : layer.projections) {
         projected.push_back(operations::Linear(context, in, pair));
       }
-      // Turns queries and keys where they lie.
-      const at::Tensor mixed = operations::Attention(context, projected, length, layer.number);
-      Keep(layer, sequence, projected, length);
-      return operations::Linear(context, mixed, layer.attention_out);
+      const at::Tensor mixed =
+          BySequence(parts, projected, [&](const std::vector<at::Tensor>& own, const Rows& rows) {
+            // Turns queries and keys where they lie.
+            at::Tensor result = operations::Attention(context, own, rows.count, layer.number);
+            Keep(layer, rows.sequence, own, rows.count);
+            return result;
+          });
+      return operations::LinearAdd(context, mixed, before, layer.attention_out);
     };
-    auto ffn = [&](const at::Tensor& in) {
-      if (layer.router >= 0) {
-        const operations::Routing routing =
-            operations::Route(context, in, layer.router, length, /*token_scale=*/0, nullptr);
-        return operations::Experts(context, in, routing, layer.experts);
+    auto ffn = [&](const at::Tensor& in, const at::Tensor& before) {
+      if (layer.router < 0) {
+        return operations::FeedForward(context, in, before, {layer.ffn_in, layer.ffn_out});
       }
-      const at::Tensor inner = operations::Linear(context, in, layer.ffn_in);
-      return operations::Linear(
-          context, config_.IsGated() ? operations::Swiglu(inner) : operations::Gelu(inner),
-          layer.ffn_out);
+      return before + BySequence(parts, {in}, [&](const auto& own, const Rows& rows) {
+               const operations::Routing routing = operations::Route(
+                   context, own[0], layer.router, rows.count, /*token_scale=*/0, nullptr);
+               return operations::Experts(context, own[0], routing, layer.experts);
+             });
     };
     auto [normed, residual] = operations::Norm(context, x, layer.norm1);
-    if (config_.block == BlockKind::kParallel) return residual + attention(normed) + ffn(normed);
-    const at::Tensor middle = residual + attention(normed);
+    const at::Tensor middle = attention(normed, residual);
+    if (config_.block == BlockKind::kParallel) return ffn(normed, middle);
     auto [normed2, residual2] = operations::Norm(context, middle, layer.norm2);
-    return residual2 + ffn(normed2);
+    return ffn(normed2, residual2);
   }
 
   // Keys and values of the last tokens that there is room for.
@@ -393,7 +452,7 @@ class TypedDecoder final : public Decoder {
     return {logits_.data(), static_cast<size_t>(rows * config_.vocabulary)};
   }
 
-  const Gpt model_;
+  Gpt model_;
   const ModelConfig& config_;
   const int64_t width_;  // of a head
   const DecodeKernels<T>& decode_;

@@ -16,7 +16,7 @@ struct ProductEpilogue {
   at::Tensor other, out;
 };
 
-// c = a * b + bias and then the epilogue, as Multiply of product.h. c: contiguous, of the type of a.
+// c = a * b + bias and then the epilogue, as Multiply of product.h. c: contiguous, of a's type.
 void MultiplyThen(const GemmLibraries& libraries, const at::Tensor& a, const at::Tensor& b,
                   const at::Tensor& c, const at::Tensor& bias, const ProductEpilogue& epilogue);
 

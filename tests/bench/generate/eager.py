@@ -1,7 +1,7 @@
 """The peer of tests/bench/generate.py: a GPT-2 under plain PyTorch that writes greedily with a cache.
 
 Reads what weft-train exported. Linear layers are F.linear with the weights as [out, in], attention is
-scaled_dot_product_attention over a preallocated cache. Prints tokens/s of decoding as JSON.
+scaled_dot_product_attention over a preallocated cache. Prints tokens/s of reading the prompts and of decoding as JSON.
 """
 
 import argparse
@@ -72,17 +72,22 @@ def main() -> None:
     parser.add_argument("--precision")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--tokens", type=int)
+    parser.add_argument("--prompt", type=int, default=8, help="tokens of each prompt")
     options = parser.parse_args()
     dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
     with torch.inference_mode():
         model = Gpt2(options.model, dtype, options.batch)
-        prompt = torch.arange(1, 9).expand(options.batch, 8)
+        prompt = (torch.arange(options.prompt) % 100 + 1).expand(options.batch, options.prompt)
+        model.step(prompt[:, :8], 0)  # warms up
+        begin = time.perf_counter()
         tokens = model.step(prompt, 0).argmax(-1, keepdim=True)
+        prefill = time.perf_counter() - begin
         begin = time.perf_counter()
         for i in range(options.tokens - 1):
-            tokens = model.step(tokens, 8 + i).argmax(-1, keepdim=True)
-        seconds = time.perf_counter() - begin
-    print(json.dumps(options.batch * (options.tokens - 1) / seconds))
+            tokens = model.step(tokens, options.prompt + i).argmax(-1, keepdim=True)
+        decode = time.perf_counter() - begin
+    print(json.dumps({"prefill": options.batch * options.prompt / prefill,
+                      "decode": options.batch * (options.tokens - 1) / decode if options.tokens > 1 else 0}))
 
 
 if __name__ == "__main__":
