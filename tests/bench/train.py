@@ -14,13 +14,15 @@ import json
 import os
 import pathlib
 import random
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from ports import free_port  # noqa: E402
+
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 PYTHON = os.environ.get("WEFT_BENCH_PYTHON", "")  # tools/dev bench sets it; other benches need none
 WARM_UP = 2
@@ -245,8 +247,7 @@ class Case:
         return flops / seconds, registers
 
     def run_peer(self, program: str, profile: bool) -> dict:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port()
         model = {key: self.model[key] for key in (*SIZES, "style", "vocab")}
         command = [PYTHON, HERE / "train/peer.py", "--data", f"{self.prefix}_train.bin",
                    "--program", program, "--precision", self.precision, "--steps", str(self.steps),
