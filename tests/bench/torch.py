@@ -41,7 +41,7 @@ def print_rows(measured: dict) -> None:
     if "exposed_weft_us" in measured:
         print_row(measured, f"{what}: exposed communication", measured["exposed_weft_us"],
                   measured["exposed_gloo_us"], "gloo")
-        for name in ("recovered", "recovered by minima"):
+        for name in ("recovered", "recovered at least", "recovered at most", "recovered by minima"):
             if name in measured:
                 print(json.dumps({"name": "torch", "case": f"{what}: {name}, {measured['ranks']} ranks",
                                   "ours": round(measured[name], 3), "peer": 1, "unit": "share",

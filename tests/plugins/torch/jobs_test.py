@@ -12,6 +12,8 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
+from weft.torch.bench import steps
+
 WORKER = r"""
 import os, signal, sys
 import torch, torch.distributed as dist
@@ -172,6 +174,15 @@ class Programs(unittest.TestCase):
         for row in rows:
             self.assertAlmostEqual(row["exposed_weft_us"], row["weft_us"] - row["removed_us"])
             self.assertAlmostEqual(row["exposed_gloo_us"], row["gloo_us"] - row["removed_us"])
+
+    def test_bench_bounds_what_is_recovered_by_how_much_the_rounds_differ(self):
+        bounds = steps.recovered_bounds
+        # Gloo exposes 4 of 14, ours 1 of 11: three quarters are gone.
+        equal = {"removed": [10.0] * 9, "gloo": [14.0] * 9, "weft": [11.0] * 9}
+        self.assertEqual(bounds(equal), (0.75, 0.75))
+        low, high = bounds({**equal, "weft": [10.6, 10.7, 10.8, 10.9, 11.0, 11.1, 11.2, 11.3, 11.4]})
+        self.assertTrue(0.65 <= low < 0.75 < high <= 0.85, (low, high))
+        self.assertEqual(bounds({**equal, "gloo": [10.1] * 9}), (None, None))  # nothing is exposed
 
     def test_bench_measures_both(self):
         rows = self.bench("collectives", "--ranks", "2", "--sizes", "1K", "--operations",
