@@ -83,6 +83,19 @@ def _sparse_all_reduce(count: int, dtype) -> None:
     dist.all_reduce(torch.ones(count, dtype=dtype).to_sparse())
 
 
+def _send_and_recv(count: int, dtype) -> None:
+    """The culprit sends to each of the others."""
+    if dist.get_rank() != CULPRIT:
+        return dist.recv(torch.empty(count, dtype=dtype), CULPRIT)
+    for rank in range(SIZE):
+        if rank != CULPRIT:
+            dist.send(torch.ones(count, dtype=dtype), rank)
+
+
+def _all_gather_object(count: int, dtype) -> None:
+    dist.all_gather_object([None] * SIZE, torch.ones(count, dtype=dtype).tolist())
+
+
 def _barrier(_count: int, _dtype) -> None:
     dist.barrier()
 
@@ -91,7 +104,8 @@ CALLS = {"all_reduce": _all_reduce, "sparse all_reduce": _sparse_all_reduce, "re
          "broadcast": _broadcast, "all_gather_into_tensor": _all_gather,
          "all_gather": _all_gather_list, "gather": _gather, "scatter": _scatter,
          "reduce_scatter_tensor": _reduce_scatter, "all_to_all_single": _all_to_all,
-         "all_to_all": _all_to_all_list, "barrier": _barrier}
+         "all_to_all": _all_to_all_list, "all_gather_object": _all_gather_object,
+         "send and recv": _send_and_recv, "barrier": _barrier}
 
 
 def _killed(_call) -> None:
@@ -126,7 +140,8 @@ def _raises(_call) -> None:
 FAULTS = {"killed": _killed, "stopped": _stopped, f"slow by {SLOW:g} s": _slow,
           "in another call": _another_call, "wrong shape": _wrong_shape,
           "wrong type": _wrong_type, "raises and ends": _raises}
-_OF_TENSORS = ("wrong shape", "wrong type")  # which a barrier has none of
+_OF_TENSORS = ("wrong shape", "wrong type")
+_WITHOUT_TENSORS = ("barrier", "all_gather_object")  # objects may differ
 
 
 @dataclasses.dataclass
@@ -233,7 +248,7 @@ def main() -> None:
     print("|---|---|" + "---|" * len(options.backends))
     for fault in options.faults:
         for call in options.calls:
-            if call == "barrier" and fault in _OF_TENSORS:
+            if call in _WITHOUT_TENSORS and fault in _OF_TENSORS:
                 continue
             cells = [cell(backend, fault, call) for backend in options.backends]
             print(f"| {fault} | {call} | {' | '.join(cells)} |", flush=True)
