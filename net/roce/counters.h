@@ -1,5 +1,6 @@
 // What the error and congestion counters of RDMA devices mean, in words: those of the InfiniBand
-// specification (port counters), mlx5's and Soft-RoCE's (hw_counters), and pauses of their interfaces.
+// specification (port counters), mlx5's and Soft-RoCE's (hw_counters), and pauses of their
+// interfaces.
 #ifndef WEFT_NET_ROCE_COUNTERS_H_
 #define WEFT_NET_ROCE_COUNTERS_H_
 

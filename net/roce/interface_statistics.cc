@@ -37,7 +37,9 @@ class Answer {
  public:
   explicit Answer(size_t bytes) : words_((sizeof(Header) + bytes + 7) / 8) {}
   Header& header() { return *reinterpret_cast<Header*>(words_.data()); }
-  const char* behind() const { return reinterpret_cast<const char*>(words_.data()) + sizeof(Header); }
+  const char* behind() const {
+    return reinterpret_cast<const char*>(words_.data()) + sizeof(Header);
+  }
   void* data() { return words_.data(); }
 
  private:
@@ -67,11 +69,11 @@ bool IsOfPriority(absl::string_view name, absl::string_view before, absl::string
 }
 
 bool IsPause(absl::string_view name, absl::string_view direction) {
-  return IsOfPriority(name, absl::StrCat(direction, "_prio"), "_pause") ||                 // mlx5
-         name == absl::StrCat(direction, "_global_pause") ||                               // mlx5
-         IsOfPriority(name, absl::StrCat(direction, "_pfc_ena_frames_pri"), "") ||         // bnxt
-         IsOfPriority(name, absl::StrCat(direction, "_priority_"), "_xoff.nic") ||         // ice
-         IsOfPriority(name, absl::StrCat("port.", direction, "_priority_"), "_xoff");      // i40e
+  return IsOfPriority(name, absl::StrCat(direction, "_prio"), "_pause") ||             // mlx5
+         name == absl::StrCat(direction, "_global_pause") ||                           // mlx5
+         IsOfPriority(name, absl::StrCat(direction, "_pfc_ena_frames_pri"), "") ||     // bnxt
+         IsOfPriority(name, absl::StrCat(direction, "_priority_"), "_xoff.nic") ||     // ice
+         IsOfPriority(name, absl::StrCat("port.", direction, "_priority_"), "_xoff");  // i40e
 }
 
 }  // namespace

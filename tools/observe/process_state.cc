@@ -43,8 +43,8 @@ double RunQueueSeconds(const std::string& folder) {
   double seconds = 0;
   for (std::filesystem::directory_iterator thread(folder + "task", error), end;
        !error && thread != end; thread.increment(error)) {
-    const std::vector<std::string> schedule = absl::StrSplit(
-        FirstLine(thread->path().string() + "/schedstat"), ' ', absl::SkipEmpty());
+    const std::vector<std::string> schedule =
+        absl::StrSplit(FirstLine(thread->path().string() + "/schedstat"), ' ', absl::SkipEmpty());
     int64_t waited_ns = 0;
     if (schedule.size() > 1 && absl::SimpleAtoi(schedule[1], &waited_ns)) {
       seconds += static_cast<double>(waited_ns) * 1e-9;

@@ -203,9 +203,10 @@ Finding SlowRank(const JobView& view, const std::vector<int>& peers, int culprit
     finding.advice = "see what its program does between its phases";
   } else if (share > 0.1 + 2 * Median(shares)) {
     finding.component = Component::kHost;
-    finding.evidence.push_back(absl::StrFormat(
-        "its threads were ready to run without a core for %.0f%% of its life, its peers' for %.0f%%",
-        share * 100, Median(shares) * 100));
+    finding.evidence.push_back(
+        absl::StrFormat("its threads were ready to run without a core for %.0f%% of its life, its "
+                        "peers' for %.0f%%",
+                        share * 100, Median(shares) * 100));
     finding.advice = absl::StrCat("see what else runs on host ", rank.process.host);
   } else if (const Reading* throttled = rank.FindReading("cgroup", "nr_throttled");
              throttled != nullptr && throttled->grew() >= 3) {

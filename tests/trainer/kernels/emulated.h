@@ -1,5 +1,5 @@
-// The loops of trainer/kernels with the tiles and the packing of AVX512-BF16, in plain C++: what the
-// CPU of a test lacks is tested as well.
+// The loops of trainer/kernels with the tiles and the packing of AVX512-BF16, in plain C++: what
+// the CPU of a test lacks is tested as well.
 #ifndef WEFT_TESTS_TRAINER_KERNELS_EMULATED_H_
 #define WEFT_TESTS_TRAINER_KERNELS_EMULATED_H_
 
