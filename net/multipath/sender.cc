@@ -51,6 +51,14 @@ Sender::Sender(const SenderOptions& options, absl::Time now)
   controller_ = MakeController(options.controller, options.facts);
 }
 
+void Sender::FollowPlan(std::vector<PathId> planned, std::vector<PathId> spare) {
+  PolicyOptions policy = PolicyFor(options_, seed_);
+  policy.kind = PolicyKind::kPlanned;
+  policy.planned = std::move(planned);
+  policy.spare = std::move(spare);
+  chooser_.SetPolicy(MakePolicy(policy, options_.paths.paths));
+}
+
 uint32_t Sender::SizeOf(const Message& message, uint32_t chunk) const {
   uint64_t offset = uint64_t{chunk} * options_.chunk;
   return static_cast<uint32_t>(std::min<uint64_t>(options_.chunk, message.size - offset));

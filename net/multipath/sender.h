@@ -128,6 +128,8 @@ class Sender {
   // Forgets what is outstanding of the cookies for which `which` is true: there is no completion,
   // and no byte of it is read again. The receiver never gets the whole.
   void CancelIf(absl::FunctionRef<bool(uint64_t cookie)> which);
+  // From now on the policy is `planned`, over these paths.
+  void FollowPlan(std::vector<PathId> planned, std::vector<PathId> spare);
   // No more messages: once all have ended, the receiver is told, and state() becomes kClosed.
   void Close() { is_closing_ = true; }
 

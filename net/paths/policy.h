@@ -83,6 +83,10 @@ class PathChooser {
   PathChooser(std::unique_ptr<PathPolicy> policy, Bytes piece)
       : policy_(std::move(policy)), piece_(piece) {}
   PathPolicy& policy() { return *policy_; }
+  void SetPolicy(std::unique_ptr<PathPolicy> policy) {
+    policy_ = std::move(policy);
+    left_ = Bytes(0);
+  }
   PathId Choose(const PathSet& paths, Bytes size, absl::Time now) {
     if (left_ < size || !paths.IsUsable(path_)) {
       path_ = policy_->Choose(paths, now);

@@ -417,10 +417,23 @@ void LinkSession::BeginLoss(size_t index, absl::string_view why, absl::Duration 
                 "); connecting anew, to go on where it was");
 }
 
+// A socket that stands gives way to another one, on another way.
+void LinkSession::BeginMove(size_t index, absl::Time now) {
+  Loss& loss = losses_[index];
+  loss.lost = true;
+  loss.why = "another takes its place";
+  loss.since = now;
+  loss.give_up = now + context_.tuning.dead_after;
+  if (now - loss.told < kTellLossesEvery) return;
+  loss.told = now;
+  WEFT_LOG_INFO(PeerText(), ", ", description_, ", ", SocketText(index), " gives way to another",
+                context_.ways ? absl::StrCat("; ", context_.ways->WhyNow()) : "");
+}
+
 void LinkSession::OnNewSocket(size_t index, uint32_t epoch, FileDescriptor socket,
                               std::string received, absl::Time now) {
   if (!status_.ok() || !ending_.ok() || goodbye_seen_) return;
-  BeginLoss(index, "another takes its place", context_.tuning.dead_after, now);
+  if (!losses_[index].lost) BeginMove(index, now);
   resumption_->End(index);
   streams_[index]->Resume(std::move(socket), epoch, received, now);
 }

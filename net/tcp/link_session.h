@@ -184,6 +184,7 @@ class LinkSession final : public StreamOwner,
   void LookForSilence(absl::Time now);
   void SetDeadlineOfLooks(absl::Time now);
   void Lose(size_t index, const absl::Status& why, absl::Duration silent, absl::Time now);
+  void BeginMove(size_t index, absl::Time now);
   void BeginLoss(size_t index, absl::string_view why, absl::Duration patience, absl::Time now);
   size_t IndexOf(const Stream& stream) const;
   std::string SocketText(size_t index) const;  // "socket 1 of 2"

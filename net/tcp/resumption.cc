@@ -191,7 +191,7 @@ class Redial final : public Resumption, private PollHandler {
       const bool is_back = lane.beside->choices == lane.planned->choices;
       WEFT_LOG_INFO(context_.name, ": socket ", lane.index, " to ", address_,
                     is_back ? " goes back to its planned way " : " follows the plan to the way ",
-                    lane.beside->ToString());
+                    lane.beside->ToString(), "; ", context_.ways->WhyNow());
       lane.way = lane.beside;
     } else if (purpose == Purpose::kOtherWay) {
       WEFT_LOG_INFO(context_.name, ": socket ", lane.index, " to ", address_,

@@ -102,6 +102,11 @@ absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address,
   }
   WEFT_RETURN_IF_ERROR(TuneSocket(fd.get(), tuning));
   const int source_port = source.port();
+  if (source_port != 0 && address.family() == AF_INET6) {
+    // The port is to choose the path alone; Linux would draw a flow label, which switches may hash.
+    // A kernel that draws none refuses this, which does no harm.
+    SetOption(fd.get(), IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0, "IPV6_AUTOFLOWLABEL").IgnoreError();
+  }
   if (source_port != 0) WEFT_RETURN_IF_ERROR(BindSource(fd.get(), address.family(), source));
   if (connect(fd.get(), address.get(), address.size()) != 0 && errno != EINPROGRESS &&
       errno != EINTR) {

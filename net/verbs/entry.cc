@@ -36,7 +36,7 @@ absl::StatusOr<Control> DecodeControl(absl::string_view bytes, std::string* text
   std::memcpy(&out, bytes.data(), sizeof out);
   text->assign(bytes.data() + sizeof out, bytes.size() - sizeof out);
   const bool sound = out.magic == kControlMagic && out.version == kVerbsVersion &&
-                     out.kind >= ControlKind::kHello && out.kind <= ControlKind::kDiffers &&
+                     out.kind >= ControlKind::kHello && out.kind <= ControlKind::kPaths &&
                      out.lane < kVerbsLanesMax && out.rail < kVerbsRailsMax &&
                      out.rails <= kVerbsRailsMax && out.lanes <= kVerbsLanesMax &&
                      out.queue_pair < 1u << 24 && out.psn < 1u << 24 &&

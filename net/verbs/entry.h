@@ -51,7 +51,7 @@
 
 namespace weft::net {
 
-inline constexpr uint16_t kVerbsVersion = 4;
+inline constexpr uint16_t kVerbsVersion = 5;
 inline constexpr uint32_t kEntryMagic = 0x65566657;    // "WfVe"
 inline constexpr uint32_t kControlMagic = 0x63566657;  // "WfVc"
 inline constexpr size_t kEntryBytes = 256;  // a slot; more where eager messages come (SlotBytes)
@@ -122,6 +122,7 @@ enum class ControlKind : uint8_t {
   kTell = 10,
   kGiveUp = 11,
   kDiffers = 12,
+  kPaths = 13,
 };
 
 inline constexpr size_t kControlTextMax = 2048;

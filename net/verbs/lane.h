@@ -38,6 +38,7 @@ struct Lane {
   int refused = 0;   // of the leader's offers, by the follower, since it was last made
   absl::Time retry_at = absl::InfiniteFuture();
   absl::Time offered_at = absl::InfinitePast();
+  int next_rail = -1;  // that the next queue pair should use; -1: as its number says
   // At the leader. Spare: its queue pair is not made, or not again. Draining: its queue pair is
   // given nothing more, and ends when all that is in flight on it has arrived.
   bool is_spare = false, draining = false;

@@ -87,7 +87,8 @@ void LaneSet::Offer(int index) {
   lane.retry_at = absl::InfiniteFuture();
   lane.offered_at = shared_.now;
   lane.is_spare = false;
-  absl::Status made = Make(index, epoch, setup_.RailFor(index, epoch, -1));
+  absl::Status made =
+      Make(index, epoch, setup_.RailFor(index, epoch, std::exchange(lane.next_rail, -1)));
   if (made.ok()) {
     lane.state = Lane::State::kOffered;
     return owner_.Say(ControlOf(ControlKind::kOffer, index), "");
@@ -100,7 +101,10 @@ void LaneSet::Offer(int index) {
 void LaneSet::GoLive(int index) {
   Lane& lane = (*this)[index];
   lane.state = Lane::State::kLive;
-  if (lane.epoch == 1 && index < wanted_) return;
+  if (lane.epoch == 1 && index < wanted_) {
+    any_new_ = true;
+    return;
+  }
   NicWrite probe;
   probe.id = lane.pair->SendId(lane.next_send);
   probe.remote = hello_.ring;
@@ -149,6 +153,7 @@ void LaneSet::OnCompletion(int index, bool receive, uint32_t number, const NicCo
     owner_.OnWritten(what.immediate);
   } else {
     bool any = false;
+    any_new_ = any_new_ || !lane.proven;
     lane.NoteCompleted(number, shared_.now, [&](uint64_t entry) {
       any = true;
       owner_.OnDeviceDelivered(index, entry);
@@ -184,6 +189,19 @@ void LaneSet::Fail(int index, const std::string& why) {
   if (has_worked || trouble_.last_failure.empty()) trouble_.last_failure = std::move(failure);
   trouble_.Begin(shared_.now);
   SayDown(index, leads_ ? ControlKind::kDown : ControlKind::kBroken, leads_ ? "" : why);
+}
+
+void LaneSet::FollowPaths(bool changed) {
+  if (!std::exchange(any_new_, false) && !changed) return;
+  for (int i = 0; i < static_cast<int>(lanes_.size()); ++i) {
+    Lane& lane = (*this)[i];
+    if (lane.is_spare || !lane.Carries() || !setup_.FollowsPaths(lane, i)) continue;
+    WEFT_LOG_INFO("verbs: ", Text(lane), ": its successor follows the plan to another way; ",
+                  shared_.ways->WhyNow());
+    lane.next_rail = lane.pair->rail();
+    lane.draining = true;
+  }
+  owner_.WantLaneTurn();
 }
 
 void LaneSet::Retire(int index) { SayDown(index, ControlKind::kDown, ""); }

@@ -85,6 +85,10 @@ class LaneSet final : private QueuePairUser {
   // Ends the queue pair on both sides, without a fault. Leader only.
   void Retire(int index);
   static void StopRetrying(Lane& lane);
+  // Where the reports about paths have `changed`, or a queue pair has begun to carry data since:
+  // each that they give another way is given nothing more, and has a successor on that way once
+  // what is in flight has arrived. Leader only.
+  void FollowPaths(bool changed);
   void WantTurn() { owner_.WantLaneTurn(); }
 
   // When Tick() has something to do.
@@ -129,6 +133,7 @@ class LaneSet final : private QueuePairUser {
   std::vector<Lane> lanes_;
   int wanted_ = 0;
   bool ended_ = false;
+  bool any_new_ = false;  // that carries data, since FollowPaths()
 };
 
 }  // namespace weft::net

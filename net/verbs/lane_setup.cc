@@ -34,6 +34,17 @@ absl::Status LaneSetup::SetPorts(absl::Span<const uint16_t> ports) {
   return absl::OkStatus();
 }
 
+bool LaneSetup::FollowsPaths(const Lane& lane, int index) {
+  if (!ways_ || lane.pair == nullptr || !lane.has_remote) return false;
+  const Rail& rail = (*shared_.rails)[lane.pair->rail()];
+  const auto number = static_cast<size_t>(index);
+  if (!rail.port.ethernet || !ways_.IsOffItsWay(number, rail.gid.gid.gid, lane.remote.gid)) {
+    return false;
+  }
+  ways_.Follow(number, rail.gid.gid.gid, lane.remote.gid);
+  return true;
+}
+
 int LaneSetup::RailFor(int lane, uint32_t epoch, int preferred) const {
   Rails& all = *shared_.rails;
   const int count = all.size();

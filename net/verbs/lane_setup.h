@@ -28,6 +28,9 @@ class LaneSetup {
   absl::Status SetPorts(absl::Span<const uint16_t> ports);
   bool has_ports() const { return !ports_.empty(); }
   bool is_planned() const { return static_cast<bool>(ways_); }
+  // Whether the reports about paths now give the lane's queue pair another way; then its successor
+  // takes that one.
+  bool FollowsPaths(const Lane& lane, int index);
 
   // The rail of the same number as the other side's, `preferred` (-1: it has said none), as rails
   // are mostly networks of their own; the next one after a failure; none that is known to be out of

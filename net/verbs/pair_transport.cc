@@ -77,6 +77,7 @@ absl::Status PairTransport::OpenWire() {
   WEFT_ASSIGN_OR_RETURN(options.ways, PlannedWays::Open(settings, context_.options.self,
                                                         context_.options.world_size));
   WEFT_RETURN_IF_ERROR(CheckRails(options.ways, rails()));
+  WatchRails(options.ways, rails());
   WEFT_ASSIGN_OR_RETURN(port_, PairPort::Open(rails_, options));
   WEFT_ASSIGN_OR_RETURN(watch_, RailWatch::Open(*context_.poller, rails()));
 

@@ -35,6 +35,51 @@ absl::Status CheckRails(const PlannedWays& ways, Rails& rails) {
   return absl::OkStatus();
 }
 
+void WatchRails(PlannedWays& ways, Rails& rails) {
+  for (int rail = 0; rail < rails.size(); ++rail) {
+    if (rails[rail].port.ethernet) ways.Watch(ToIpAddress(rails[rail].gid.gid.gid));
+  }
+}
+
+bool QueuePairWays::IsOffItsWay(size_t index, const Gid& own, const Gid& remote) const {
+  const auto pair = pairs_.find({own, remote});
+  if (!ways_ || pair == pairs_.end()) return false;
+  const auto taken = pair->second.taken.find(index);
+  if (taken == pair->second.taken.end()) return false;
+  return !(ways_->Now(taken->second).choices == taken->second.choices);
+}
+
+void QueuePairWays::Follow(size_t index, const Gid& own, const Gid& remote) {
+  const auto pair = pairs_.find({own, remote});
+  if (pair != pairs_.end()) pair->second.follows.insert(index);
+}
+
+// By the reports, where they move the flow and no queue pair has left that way for itself; else any
+// that none has left.
+absl::Status QueuePairWays::TakeAnother(Pair& pair, size_t index, const topology::PathEnds& ends) {
+  topology::PathWay& taken = pair.taken.at(index);
+  const auto forget = [&](const topology::PathWay& way) {
+    pair.left.erase(std::remove_if(pair.left.begin(), pair.left.end(),
+                                   [&](const auto& one) { return one.choices == way.choices; }),
+                    pair.left.end());
+  };
+  const topology::PathWay now = ways_->Now(taken);
+  const bool follows = pair.follows.erase(index) > 0;
+  const bool was_left = std::any_of(pair.left.begin(), pair.left.end(),
+                                    [&](const auto& one) { return one.choices == now.choices; });
+  if (follows && now.choices == taken.choices) return absl::OkStatus();  // it was taken back
+  if (!(now.choices == taken.choices) && (follows || !was_left)) {
+    forget(now);
+    taken = now;
+    return absl::OkStatus();
+  }
+  forget(taken);
+  if (pair.left.size() >= kLeftMost) pair.left.erase(pair.left.begin());
+  pair.left.push_back(taken);
+  WEFT_ASSIGN_OR_RETURN(taken, ways_.Another(ends.source, ends.target, pair.left));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<uint16_t> QueuePairWays::Port(size_t index, int count, bool again, const Gid& own,
                                              const Gid& remote) {
   const topology::IpAddress source = ToIpAddress(own), target = ToIpAddress(remote);
@@ -47,16 +92,8 @@ absl::StatusOr<uint16_t> QueuePairWays::Port(size_t index, int count, bool again
     pair.ways = *std::move(ways);
   }
   if (pair.ways.empty()) return 0;
-  auto [taken, is_first] = pair.taken.try_emplace(index, pair.ways[index % pair.ways.size()]);
-  if (again) {
-    const auto is_it = [&](const topology::PathWay& one) {
-      return one.choices == taken->second.choices;
-    };
-    pair.left.erase(std::remove_if(pair.left.begin(), pair.left.end(), is_it), pair.left.end());
-    if (pair.left.size() >= kLeftMost) pair.left.erase(pair.left.begin());
-    pair.left.push_back(taken->second);
-    WEFT_ASSIGN_OR_RETURN(taken->second, ways_.Another(source, target, pair.left));
-  }
+  const auto taken = pair.taken.try_emplace(index, pair.ways[index % pair.ways.size()]).first;
+  if (again) WEFT_RETURN_IF_ERROR(TakeAnother(pair, index, {source, target}));
   const topology::FiveTuple tuple{
       source, target, 0, topology::kRoceTargetPort, topology::kProtocolUdp, 0};
   const std::optional<uint16_t> port =

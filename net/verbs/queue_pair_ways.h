@@ -1,10 +1,14 @@
 // UDP source ports of one link's queue pairs by a plan directory: those that leave by the ways that
-// are planned between the two ends' GIDs. A queue pair that replaces one takes another way.
+// are planned between the two ends' GIDs. A queue pair that replaces a failed one takes the way
+// that the reports about paths give its flow (topology/plan/path_reports.h), or another one. It
+// reports nothing itself: what acknowledges its data comes by a way of its own, so that a queue
+// pair that fails does not tell which of the two is dead.
 #ifndef WEFT_NET_VERBS_QUEUE_PAIR_WAYS_H_
 #define WEFT_NET_VERBS_QUEUE_PAIR_WAYS_H_
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -20,6 +24,8 @@ class Rails;
 topology::IpAddress ToIpAddress(const Gid& gid);
 // As PlannedWays::Check() of every rail's GID.
 absl::Status CheckRails(const PlannedWays& ways, Rails& rails);
+// As PlannedWays::Watch() of every rail's GID.
+void WatchRails(PlannedWays& ways, Rails& rails);
 
 class QueuePairWays {
  public:
@@ -35,13 +41,19 @@ class QueuePairWays {
   // nothing to choose. FailedPrecondition: the peer is not in the plan.
   absl::StatusOr<uint16_t> Port(size_t index, int count, bool again, const Gid& own,
                                 const Gid& remote);
+  // Whether the reports about paths now give queue pair `index` another way than it has taken.
+  bool IsOffItsWay(size_t index, const Gid& own, const Gid& remote) const;
+  // Its successor takes that way, though queue pairs may have left it before.
+  void Follow(size_t index, const Gid& own, const Gid& remote);
 
  private:
   struct Pair {
     std::vector<topology::PathWay> ways;
     std::map<size_t, topology::PathWay> taken;  // by queue pair
     std::vector<topology::PathWay> left;        // by queue pairs, each once, the newest last
+    std::set<size_t> follows;                   // queue pairs whose successors take the way of now
   };
+  absl::Status TakeAnother(Pair& pair, size_t index, const topology::PathEnds& ends);
   PlannedWays ways_;
   Rank peer_;
   bool leads_ = false;

@@ -17,6 +17,7 @@ VerbsTransport::VerbsTransport(const TransportOptions& options) : TcpTransport(o
 VerbsTransport::~VerbsTransport() {
   flush_.reset();
   watch_.reset();
+  shared_.news.reset();
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> VerbsTransport::Create(const TransportOptions& options,
@@ -28,6 +29,10 @@ absl::StatusOr<std::unique_ptr<Transport>> VerbsTransport::Create(const Transpor
   WEFT_RETURN_IF_ERROR(Annotate(out->WatchDevices(), "verbs transport"));
   out->flush_ = std::make_unique<VerbsFlush>(*out->context_.poller, out->shared_.rails);
   out->shared_.flush = out->flush_.get();
+  if (out->shared_.ways) {
+    out->shared_.news = std::make_unique<PathNews>(*out->context_.poller, out->shared_.ways);
+    WatchRails(out->shared_.ways, *out->shared_.rails);
+  }
   return out;
 }
 

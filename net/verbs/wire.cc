@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "net/handshake.h"
 #include "net/verbs/striping.h"
@@ -60,6 +61,7 @@ VerbsWire::~VerbsWire() { Close(); }
 
 void VerbsWire::Close() {
   if (std::exchange(closed_, true)) return;
+  if (shared_.news != nullptr) shared_.news->Remove(*this);
   SetDeadline(absl::InfiniteFuture());
   lanes_.End();
   ring_.Close();
@@ -109,6 +111,8 @@ absl::Status VerbsWire::OnControl(absl::string_view bytes) {
     case ControlKind::kDiffers:
       if (leads_) owner_.OnEagerDiffers(control.rail != 0, text);
       return absl::OkStatus();
+    case ControlKind::kPaths:
+      return OnPaths(text);
     case ControlKind::kGiveUp:
       Fail(absl::UnavailableError(absl::StrCat("the other side says: ", text)));
       return absl::OkStatus();
@@ -126,6 +130,30 @@ absl::Status VerbsWire::OnHello(const Control& control, const std::string& text)
   ring_.SetRemote(control, leads_);
   ready_ = true;
   lanes_.Start(control, text);
+  if (shared_.news != nullptr) shared_.news->Add(*this);
+  return absl::OkStatus();
+}
+
+void VerbsWire::TellOfPaths() {
+  if (!shared_.ways || !ready_ || silent_) return;
+  const uint64_t version = shared_.ways->reports_version();
+  if (leads_) lanes_.FollowPaths(version != paths_told_);
+  if (version == paths_told_) return;
+  paths_told_ = version;
+  Control control;
+  control.kind = ControlKind::kPaths;
+  std::string part;  // of whole lines
+  for (absl::string_view line : absl::StrSplit(shared_.ways->Reports(), '\n', absl::SkipEmpty())) {
+    if (part.size() + line.size() + 1 > kControlTextMax) Say(control, std::exchange(part, ""));
+    absl::StrAppend(&part, line, "\n");
+  }
+  Say(control, part);
+}
+
+absl::Status VerbsWire::OnPaths(absl::string_view reports) {
+  if (!shared_.ways) return absl::OkStatus();  // there may be a plan on the other side alone
+  WEFT_RETURN_IF_ERROR(shared_.ways->Hear(reports));
+  if (shared_.news != nullptr) shared_.news->Tell();
   return absl::OkStatus();
 }
 
@@ -306,6 +334,7 @@ bool VerbsWire::OnTurn(absl::Time now) {
     return false;
   }
   rounds_behind_ = 0;
+  TellOfPaths();
   if (leads_ && ready_) selection_.Maintain();
   Flush(/*in_turn=*/true);
   if (ended()) return true;

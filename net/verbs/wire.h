@@ -53,7 +53,7 @@ class VerbsWireOwner {
   virtual void OnWireBroken(const absl::Status& why) = 0;  // from the poller
 };
 
-class VerbsWire final : public PollHandler, private LaneSetOwner {
+class VerbsWire final : public PollHandler, public PathFollower, private LaneSetOwner {
  public:
   static constexpr uint32_t kNoToken = SentEntry::kNoToken;
 
@@ -97,6 +97,7 @@ class VerbsWire final : public PollHandler, private LaneSetOwner {
 
   bool OnTurn(absl::Time now) override;
   void OnDeadline(absl::Time now) override;
+  void OnPathNews() override { WantTurn(); }
 
  private:
   // Slots that only kTaken may use, so that two full rings can still tell each other.
@@ -132,6 +133,9 @@ class VerbsWire final : public PollHandler, private LaneSetOwner {
   void GiveUp();
   void Fail(const absl::Status& why);
   void Watch();  // sets the deadline
+  // Passes on what is new of the reports about paths, and follows it.
+  void TellOfPaths();
+  absl::Status OnPaths(absl::string_view reports);
 
   absl::Status OnHello(const Control& control, const std::string& text);
   void Say(const Control& control, absl::string_view text) override;
@@ -166,6 +170,7 @@ class VerbsWire final : public PollHandler, private LaneSetOwner {
   bool ask_open_ = false;
   uint32_t asked_ = 0;  // the other side's question, 0: answered
   uint64_t asked_mark_ = 0;
+  uint64_t paths_told_ = 0;                      // version of the reports
   absl::Time wake_at_ = absl::InfiniteFuture();  // the deadline that is set
 };
 

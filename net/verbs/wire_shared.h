@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "net/tcp/path_news.h"
 #include "net/verbs/queue_pair_ways.h"
 #include "net/verbs/rails.h"
 
@@ -20,6 +21,7 @@ struct VerbsShared {
   std::string host;
   int self = 0;  // rank
   PlannedWays ways;
+  std::unique_ptr<PathNews> news;  // with `ways`
 };
 
 }  // namespace weft::net

@@ -6,6 +6,8 @@ the all-reduces of a 3D job's groups (tp 2, pp 2, dp 2) at once; then the same r
 both ways. `ours` and `peer` are times of the slowest rank; "share of the bound" is the least time that any choice of
 paths allows, by `weft-plan`'s own bound and with TCP's headers, over the time.
 
+Unequal: the same over 3 spines, one of which has links of half the bandwidth.
+
 A spine that is cut in mid-job, under the ring: its links go down (routers know), or it drops what it is sent and tells
 nobody. `ours` is the time from the cut until the leaves send a share of what is left, and go on for half a second:
 0.4, where data flows again but two flows may share a link, and 0.9.
@@ -72,7 +74,11 @@ def all_traffic(size: int) -> list:
 def make_plan(fabric, folder, traffic, seed, spines) -> tuple:
     """The folder of a random placement's plan, for the fabric or for `spines` of it, and the bound in seconds."""
     known, hashes = planned.write_fabric(fabric, folder)
-    known.write_text(known.read_text().replace(f"spines = {fabric.spines}", f"spines = {spines}"))
+    text = known.read_text().replace(f"spines = {fabric.spines}", f"spines = {spines}")
+    if fabric.spine_mbit:
+        text += "\n[faults.degraded]\n" + "".join(
+            f'"leaf[0-{fabric.leaves - 1}]>spine{spine}" = "{mbit}Mbps"\n' for spine, mbit in fabric.spine_mbit.items())
+    known.write_text(text)
     out = folder / "plan"
     planned.run("weft-plan", "paths", "--fabric", known, "--hash", hashes, "--transport", "tcp", "--node", "gpus=1",
                 "--at-once", *traffic.plan, "--order", "random", "--seed", seed, "--out", out, "--json",
@@ -96,10 +102,12 @@ def seconds(fabric, plan, traffic, with_plan, repeats) -> float:
     return (found["in_place"] or found["out_of_place"])["time_us"] / 1e6
 
 
-def bench_placements(traffic, spines: int, count: int, repeats: int, folder) -> None:
+def bench_placements(traffic, spines: int, count: int, repeats: int, folder, slow=None) -> None:
+    """`slow`: {spine: Mbit/s} of its links, where that is not MBIT."""
     shares = {True: [], False: []}
     times = {True: [], False: []}
-    with netns.Fabric(leaves=LEAVES, spines=spines, hosts_per_leaf=HOSTS_PER_LEAF, mbit=MBIT) as fabric:
+    with netns.Fabric(leaves=LEAVES, spines=spines, hosts_per_leaf=HOSTS_PER_LEAF, mbit=MBIT,
+                      spine_mbit=slow) as fabric:
         for seed in range(1, count + 1):
             plan, bound = make_plan(fabric, folder, traffic, seed, spines)
             for with_plan in (True, False):
@@ -107,7 +115,7 @@ def bench_placements(traffic, spines: int, count: int, repeats: int, folder) -> 
                 shares[with_plan].append(bound / times[with_plan][-1])
             say(f"{traffic.name}, {spines} spines, placement {seed} of {count}: bound {bound:.3f} s; planned "
                 f"{shares[True][-1]:.3f} of it, kernel's ports {shares[False][-1]:.3f}")
-    case = f"{traffic.name}, {spines} spines"
+    case = f"{traffic.name}, {spines} spines" + (", one of half the bandwidth" if slow else "")
     row(case=f"{case}: median time", ours=statistics.median(times[True]) * 1e3,
         peer=statistics.median(times[False]) * 1e3, peer_name="kernel's ports", unit="ms",
         ratio=statistics.median(b / a for a, b in zip(times[True], times[False])), repeats=count)
@@ -270,7 +278,8 @@ def bench_switches(folder) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="placements,recovery,switches,planner", help="comma list of these")
+    parser.add_argument("--parts", default="placements,unequal,recovery,switches,planner",
+                        help="comma list of these")
     parser.add_argument("--placements", type=int, default=20, help="random ones, of each kind of traffic")
     parser.add_argument("--cuts", type=int, default=5, help="repeats of each way of cutting a spine")
     parser.add_argument("--spines", default="2,3", help="comma list: fabrics of so many")
@@ -290,6 +299,8 @@ def main() -> None:
             bench_recovery(kinds[0], 3, options.cuts, silent, folder)
         if "switches" in parts:
             bench_switches(folder)
+        for traffic in kinds if "unequal" in parts else ():
+            bench_placements(traffic, 3, options.placements, options.repeats, folder, slow={2: MBIT // 2})
     if "planner" in parts:
         subprocess.run([BIN / "tests/paths_bench"], check=True)
 

@@ -21,7 +21,7 @@ PROMPTLY = 60  # seconds, less than any rank waits for a rank that has ended
 SEED = "net.ipv4.fib_multipath_hash_seed"
 
 
-def on_all_hosts(fabric, *words, port, limit=LIMIT, more=None):
+def on_all_hosts(fabric, *words, port, limit=LIMIT, more=None, v6=False):
     """A rank on each host, started one by one with torchrun's environment: (status, output, errors) of each.
 
     `more`: variables of a host.
@@ -30,8 +30,8 @@ def on_all_hosts(fabric, *words, port, limit=LIMIT, more=None):
     try:
         for host in range(fabric.hosts):
             environment = dict(os.environ, RANK=str(host), WORLD_SIZE=str(fabric.hosts), LOCAL_RANK="0",
-                               LOCAL_WORLD_SIZE="1", MASTER_ADDR=fabric.address(0), MASTER_PORT=str(port),
-                               WEFT_JOB_SECRET="22" * 32, **(more(host) if more else {}))
+                               LOCAL_WORLD_SIZE="1", MASTER_ADDR=fabric.address(0, v6), MASTER_PORT=str(port),
+                               WEFT_JOB_SECRET="22" * 32, **({"WEFT_TCP_FAMILY": "ipv6"} if v6 else {}), **(more(host) if more else {}))
             programs.append(fabric.start(host, [planned.BIN / words[0], *words[1:]], env=environment, text=True,
                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         deadline = time.monotonic() + limit

@@ -101,12 +101,15 @@ def has_seed() -> bool:
 
 
 class Fabric:
-    """`mbit` of each link between switches, both ways; None: not shaped. `seeds`: of leaves."""
+    """`mbit` of each link between switches, both ways; None: not shaped. `spine_mbit`: of those to spines that differ,
+    {spine: mbit}. `seeds`: of leaves. `fields`: what they hash with policy 3. `loopbacks`: between switches, IPv6 has
+    link-local addresses alone, as of BGP unnumbered, and each switch an address of its own, fd03::."""
 
     def __init__(self, leaves=2, spines=2, hosts_per_leaf=2, mbit=None, seeds=None, policy=3,
-                 queue_ms=300):
+                 queue_ms=300, fields=0x37, loopbacks=False, spine_mbit=None):
         self.leaves, self.spines, self.hosts_per_leaf = leaves, spines, hosts_per_leaf
         self.mbit, self.queue_ms, self.policy = mbit, queue_ms, policy
+        self.spine_mbit, self.fields, self.loopbacks = spine_mbit or {}, fields, loopbacks
         self.seeds = seeds or [1000 + leaf for leaf in range(leaves)]
         self.hosts = leaves * hosts_per_leaf
 
@@ -121,6 +124,10 @@ class Fabric:
             for spine in range(self.spines):
                 self._cable(leaf, spine)
             self._group(leaf)
+        for kind, count in (("l", self.leaves), ("s", self.spines)) if self.loopbacks else ():
+            for number in range(count):
+                self._inside[f"{kind}{number}"].append(
+                    f"-6 addr add fd03::{ord(kind):x}:{number:x}/128 dev lo nodad")
         self._apply()
         return self
 
@@ -146,6 +153,11 @@ class Fabric:
     @staticmethod
     def _mac(kind, a, b=0):
         return f"02:00:00:{kind:02x}:{a:02x}:{b:02x}"
+
+    @staticmethod
+    def _link_local(kind, a, b):
+        """What the kernel gives a device with that _mac()."""
+        return f"fe80::ff:fe{kind:02x}:{a:02x}{b:02x}"
 
     def _pair(self, ns_a, dev_a, mac_a, ns_b, dev_b, mac_b):
         self._links.append(f"link add {dev_a} netns {ns_a} address {mac_a} type veth "
@@ -175,14 +187,18 @@ class Fabric:
                 ("", f"10.2.{net}.0", f"10.2.{net}.1", 31, f"10.1.{leaf}.0/24"),
                 ("-6 ", f"fd02::{net:x}:0", f"fd02::{net:x}:1", 127, f"fd01::{leaf:x}:0/112")):
             nodad = " nodad" if family else ""
-            self._inside[l_ns] += [f"{family}addr add {down}/{bits} dev {s_ns}{nodad}",
-                                   f"{family}neigh add {up} lladdr {far} dev {s_ns} nud permanent"]
+            if family and self.loopbacks:
+                down, up = self._link_local(3, leaf, spine), self._link_local(4, leaf, spine)
+            else:
+                self._inside[l_ns].append(f"{family}addr add {down}/{bits} dev {s_ns}{nodad}")
+                self._inside[s_ns].append(f"{family}addr add {up}/{bits} dev {l_ns}{nodad}")
+            self._inside[l_ns].append(f"{family}neigh add {up} lladdr {far} dev {s_ns} nud permanent")
             self._inside[s_ns] += [
-                f"{family}addr add {up}/{bits} dev {l_ns}{nodad}",
                 f"{family}neigh add {down} lladdr {near} dev {l_ns} nud permanent",
                 f"{family}route add {hosts} via {down} dev {l_ns}"]
         if self.mbit:
-            self._tbf += [(l_ns, s_ns), (s_ns, l_ns)]
+            mbit = self.spine_mbit.get(spine, self.mbit)
+            self._tbf += [(l_ns, s_ns, mbit), (s_ns, l_ns, mbit)]
 
     def _group(self, leaf):
         lines = self._inside[f"l{leaf}"]
@@ -190,6 +206,8 @@ class Fabric:
             for spine in range(self.spines):
                 net = leaf * 16 + spine
                 via = f"fd02::{net:x}:1" if family else f"10.2.{net}.1"
+                if family and self.loopbacks:
+                    via = self._link_local(4, leaf, spine)
                 lines.append(f"{family}nexthop add id {first + spine} via {via} dev s{spine}")
             members = "/".join(str(first + spine) for spine in range(self.spines))
             lines += [f"nexthop add id {first + 49} group {members}",
@@ -206,7 +224,7 @@ class Fabric:
         if name[0] == "l":
             for family in ("ipv4", "ipv6"):
                 out += [f"net.{family}.fib_multipath_hash_policy={self.policy}",
-                        f"net.{family}.fib_multipath_hash_fields=0x37"]
+                        f"net.{family}.fib_multipath_hash_fields={self.fields}"]
             if has_seed():
                 out.append(f"net.ipv4.fib_multipath_hash_seed={self.seeds[int(name[1:])]}")
         return out
@@ -227,8 +245,8 @@ class Fabric:
                 batch = "".join(line.removeprefix("-6 ") + "\n" for line in filter(stage, lines))
                 if batch:
                     call(["ip", *family, "-netns", name, "-batch", "-"], batch)
-        for name, device in self._tbf:
-            self.shape(name, device, self.mbit)
+        for name, device, mbit in self._tbf:
+            self.shape(name, device, mbit)
 
     # ---- use
 

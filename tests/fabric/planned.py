@@ -58,7 +58,7 @@ class Plan:
                 self.flows.append((int(words[1]), int(words[2]), choices))
 
 
-def start_job(fabric, folder, words, host_number, more=(), with_plan=True) -> list:
+def start_job(fabric, folder, words, host_number, more=(), with_plan=True, v6=False) -> list:
     """weft-run --plan on each host; `host_number`: of a host's name in the plan. Without the plan, in its order."""
     hosts = Plan(folder)
     names = list(dict.fromkeys(hosts.host_of_rank.values()))
@@ -66,9 +66,9 @@ def start_job(fabric, folder, words, host_number, more=(), with_plan=True) -> li
     out = []
     for node, number in enumerate(numbers):
         command = [BIN / "weft-run", *(["--plan", folder] if with_plan else []), "-n", 1, "--nnodes", len(numbers),
-                   "--node-rank", node, "--master-addr", fabric.address(numbers[0]),
+                   "--node-rank", node, "--master-addr", fabric.address(numbers[0], v6),
                    "--master-port", MASTER_PORT, "--no-prefix", *more, "--", *words]
-        environment = dict(os.environ, WEFT_JOB_SECRET="11" * 32)
+        environment = dict(os.environ, WEFT_JOB_SECRET="11" * 32, **({"WEFT_TCP_FAMILY": "ipv6"} if v6 else {}))
         out.append(fabric.start(number, command, env=environment, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE))
     return out

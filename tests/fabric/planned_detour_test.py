@@ -32,10 +32,10 @@ class PlannedDetourTest(unittest.TestCase):
         self.plan = self.folder / "plan"
         planned.plan(*planned.write_fabric(self.fabric, self.folder), self.plan, RANKS, SIZE, "--order", ranks)
 
-    def start(self):
+    def start(self, transport="tcp"):
         self.log = (self.folder / "log").open("w")
         self.addCleanup(self.log.close)
-        words = [planned.BIN / "weft-bw", "--transport", "tcp", "-b", SIZE, "-c", 0, "-n", 100_000, "--algorithm", "ring",
+        words = [planned.BIN / "weft-bw", "--transport", transport, "-b", SIZE, "-c", 0, "-n", 100_000, "--algorithm", "ring",
                  "--place", "in", "--set", "tcp.sockets=1", "--set", "tcp.buffer_bytes=128KiB", "--set",
                  "tcp.dead_after=1h"]
         names = planned.Plan(self.plan).host_of_rank
@@ -89,6 +89,15 @@ class PlannedDetourTest(unittest.TestCase):
         for leaf in range(self.fabric.leaves):
             self.fabric.link(leaf, 0, up=True)
         self.wait_for_use(0)
+
+    def test_multipath_leaves_a_spine_whose_links_go_down(self):
+        """Its entropies on planned ways are others then: those of the detours, by the hash over what is left."""
+        self.start("multipath")
+        self.wait_for_use(0)
+        for leaf in range(self.fabric.leaves):
+            self.fabric.link(leaf, 0, up=False)
+        self.wait_for_even([1, 2])
+        self.assertIn("hashes no more over spine0", self.read_log())
 
     def test_a_spine_that_drops_everything(self):
         self.start()

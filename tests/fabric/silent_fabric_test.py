@@ -140,6 +140,22 @@ class SilentFabricTest(unittest.TestCase):
         text = self.expect_found(fabric)
         self.assertRegex(text, r"chance that one more path was missed is \S+e-\d\d at most")
         self.expect_spines(text, 2)
+        SilentFabricTest.port += 1
+        for status, output, errors in on_all_hosts(fabric, "weft-topo", "learn-hash", self.found, "--timeout", "100ms",
+                                                   port=self.port):
+            self.assertEqual(status, 0, (output, errors))
+        self.assertEqual((self.found / "hashes.txt").read_text().count("\nhash leaf"), fabric.leaves)
+
+    def test_a_spine_with_half_the_bandwidth_is_measured(self):
+        """Or told: --switch-bandwidth."""
+        fabric = self.fabric(leaves=2, spines=2, mbit=2 * MBIT, spine_mbit={1: MBIT}, queue_ms=100)
+        text = self.expect_found(fabric, "--load", "always")
+        self.expect_spines(text, 2)
+        self.assertRegex(text, r"bandwidths are those of paths that \d+ loads .* filled")
+        found = sorted({1000 * float(one) for one in re.findall(r'bandwidth = "([0-9.]+)Gbps"', text)})[:2]
+        self.assertTrue(0.7 * MBIT <= found[0] <= 1.1 * MBIT and 1.6 * found[0] <= found[1] <= 2.5 * found[0], (found, text))
+        text = self.expect_found(fabric, "--switch-bandwidth", "40Mbps,spine1=20Mbps")
+        self.assertEqual(sorted(set(re.findall(r'bandwidth = "(0\.[0-9]+)Gbps"', text))), ["0.02", "0.04"], text)
 
     def test_limited_icmp_does_not_hide_a_spine(self):
         """Few answer: of their names, or of the flows that told nothing, no fabric is made, but by load."""
@@ -203,6 +219,7 @@ class SilentFabricTest(unittest.TestCase):
 SIDE_BY_SIDE = ("test_paths_over_silent_spines_are_counted_by_load",
                 "test_one_silent_spine_of_three_is_not_missed test_losses_of_five_percent_leave_a_sure_result",
                 "test_limited_icmp_does_not_hide_a_spine",
+                "test_a_spine_with_half_the_bandwidth_is_measured",
                 "test_ipv6_is_counted_by_load test_a_silent_host_is_named test_asymmetric_routes_are_named "
                 "test_lldp_names_the_leaves test_a_host_whose_lldp_contradicts_probes_is_named")
 

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/command.h"
 #include "base/status.h"
@@ -182,7 +183,8 @@ DiscoverCommand::DiscoverCommand(CLI::App& app)
   words_.Declare(*command_);
   command_->add_option("-o,--out", out_, "Folder for fabric.toml and hashes.txt");
   command_->add_option("--switch-bandwidth", switch_bandwidth_,
-                       "Of cables between switches, 100Gbps; empty: that of NICs");
+                       "Of cables between switches, 100Gbps, and of those below one of them, "
+                       "100Gbps,spine1=50Gbps; empty: what loads tell, else that of NICs");
   command_
       ->add_option("--missed", missed_,
                    "Chance of a path that no probe took, at most, of any pair of leaves")
@@ -200,8 +202,16 @@ DiscoverCommand::DiscoverCommand(CLI::App& app)
 absl::StatusOr<int> DiscoverCommand::Run() const {
   topology::InferOptions options;
   options.missed_max = missed_;
-  if (!switch_bandwidth_.empty()) {
-    WEFT_ASSIGN_OR_RETURN(options.switch_bandwidth, ParseBandwidth(switch_bandwidth_));
+  for (absl::string_view word : absl::StrSplit(switch_bandwidth_, ',', absl::SkipEmpty())) {
+    const size_t equals = word.rfind('=');
+    const bool is_of_one = equals != absl::string_view::npos;
+    WEFT_ASSIGN_OR_RETURN(const Bandwidth bandwidth,
+                          ParseBandwidth(is_of_one ? word.substr(equals + 1) : word));
+    if (is_of_one) {
+      options.bandwidth_below[std::string(word.substr(0, equals))] = bandwidth;
+    } else {
+      options.switch_bandwidth = bandwidth;
+    }
   }
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<JobHosts> job,
                         JobHosts::Meet(words_, "weft-topo discover"));
@@ -272,15 +282,20 @@ absl::Status DiscoverCommand::Discover(JobHosts& job, const topology::InferOptio
   };
   absl::Status status = infer();
   // All go on together, or nobody does.
-  const bool needs_load = absl::IsUnavailable(status) && load_.when == "auto";
-  WEFT_ASSIGN_OR_RETURN(
-      const std::string goes_on,
-      job.FromRankZero("goes on", status.ok() || needs_load
-                                      ? absl::StatusOr<std::string>(needs_load ? "load" : "")
-                                      : status));
-  if (goes_on == "load") {
-    if (job.rank() == 0) absl::PrintF("%s\n", status.message());
-    const absl::Status counted = load.Run(seen);
+  const bool needs_load = absl::IsUnavailable(status) && load_.when != "never";
+  absl::StatusOr<std::string> next = std::string();
+  if (needs_load) {
+    next = "count";
+  } else if (!status.ok()) {
+    next = status;
+  } else if (load_.when == "always") {
+    next = "measure";
+  }
+  WEFT_ASSIGN_OR_RETURN(const std::string goes_on, job.FromRankZero("goes on", next));
+  if (!goes_on.empty()) {
+    if (job.rank() == 0 && needs_load) absl::PrintF("%s\n", status.message());
+    const absl::Status counted =
+        goes_on == "count" ? load.CountPaths(seen) : load.MeasurePaths(seen);
     if (job.rank() == 0) {
       absl::PrintF("%d loads, %.3g MB, in %.1f s\n", load.loads(),
                    static_cast<double>(load.sent().count()) / 1e6,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@ namespace weft::topo {
 namespace {
 
 using nlohmann::json;
+using topology::LoadPaths;
 using topology::LoadStep;
 using topology::Risen;
 using topology::SeenNic;
@@ -37,6 +39,8 @@ constexpr double kOverload = 2;        // of the bandwidth that is measured
 constexpr double kFaster = 1.2;        // than any load before
 constexpr int kNoFaster = 3;           // loads in a row: the host can send no faster
 constexpr double kMisfitsMost = 0.34;  // of loads
+constexpr double kVotesLeast = 0.8;    // of a name's flows, that are of one path
+constexpr int kRoutersBetweenLeaves = 3;
 
 absl::Duration MedianOf(std::vector<absl::Duration> all) {
   if (all.empty()) return absl::InfiniteDuration();
@@ -59,6 +63,8 @@ Bandwidth Rounded(Bandwidth bandwidth) {
   return Bandwidth::GigabitsPerSecond(std::round(value / unit) * unit);
 }
 
+std::string PathName(int path) { return absl::StrCat("path ", path); }
+
 absl::Status TakeBytes(const char* option, const std::string& text, Bytes& out) {
   absl::StatusOr<Bytes> value = ParseBytes(text);
   if (!value.ok()) return Annotate(value.status(), option);
@@ -71,8 +77,8 @@ absl::Status TakeBytes(const char* option, const std::string& text, Bytes& out) 
 void LoadWords::Declare(CLI::App& app) {
   app.add_option("--load", when,
                  "Where switches do not tell the way of flows: count paths by load (auto), or fail "
-                 "(never)")
-      ->check(CLI::IsMember({"auto", "never"}));
+                 "(never). always: measure the bandwidth of each path by load in any case")
+      ->check(CLI::IsMember({"auto", "never", "always"}));
   app.add_option("--load-rate", rate, "Of one load at most, 10Gbps; 0: that of the NIC");
   app.add_option("--load-traffic", traffic, "Of all loads at most");
   app.add_option("--load-limit", limit, "How long loads may take: 90s");
@@ -99,7 +105,7 @@ double LoadProbing::Outcome::Delivered(const Load& load) const {
   return sent.count() == 0 ? 1 : got / (sent / load.duration);
 }
 
-absl::Status LoadProbing::ChooseHosts(const topology::SeenFabric& seen) {
+absl::Status LoadProbing::ChooseHosts(const topology::SeenFabric& seen, int but) {
   const std::map<SeenNic, int> leaf_of = topology::LeavesOf(seen);
   std::map<int, std::vector<SeenNic>> by_leaf;  // one NIC of each host
   for (const auto& [nic, leaf] : leaf_of) {
@@ -113,8 +119,10 @@ absl::Status LoadProbing::ChooseHosts(const topology::SeenFabric& seen) {
         "load counts the paths of leaves and spines alone, 3 routers from leaf to leaf: between ",
         NameOf(pair.source), " and ", NameOf(pair.target), " are ", pair.routers));
   }
+  leaves_.clear();
   int target = -1;
   for (const auto& [leaf, nics] : by_leaf) {
+    if (leaf == but) continue;
     if (target < 0 || nics.size() > by_leaf[target].size()) target = leaf;
   }
   if (by_leaf.size() < 2 || by_leaf[target].size() < 2 ||
@@ -142,6 +150,7 @@ absl::Status LoadProbing::ChooseHosts(const topology::SeenFabric& seen) {
         absl::StrCat("load counts the paths of leaves that reach each other; ",
                      NameOf(leaf.nics[0]), " and ", NameOf(sink_), " did not"));
   }
+  target_ = target;
   probe_ports_ = job_.DrawPorts(ports_, 5000, /*alike=*/true);
   if (rate_most_ <= Bandwidth()) {
     rate_most_ = job_.hosts()[static_cast<size_t>(sink_.host)].bandwidth;
@@ -181,7 +190,7 @@ absl::Status LoadProbing::MeasureIdle() {
     if (ProberOf(leaf).host != job_.own()) continue;
     own = Microseconds(MedianOf(Trips(ProberOf(leaf), kRounds, 3 * kTripMost)));
   }
-  WEFT_ASSIGN_OR_RETURN(std::vector<json> all, job_.Exchange("idle round trips", own));
+  WEFT_ASSIGN_OR_RETURN(std::vector<json> all, job_.Exchange(Key("idle round trips"), own));
   for (Prober& leaf : leaves_) {
     const json& told = all[static_cast<size_t>(ProberOf(leaf).host)];
     leaf.idle = told.is_number() ? FromMicroseconds(told) : absl::InfiniteDuration();
@@ -255,7 +264,7 @@ absl::Status LoadProbing::FindRate() {
   Bandwidth most;
   int no_faster = 0;
   for (load.rate = std::min(kRateLeast, rate_most_);; load.rate = load.rate * 2) {
-    load.name = absl::StrCat("load to find the rate ", loads_);
+    load.name = Key(absl::StrCat("load to find the rate ", loads_));
     WEFT_ASSIGN_OR_RETURN(const Outcome outcome, Step(load));
     if (outcome.Delivered(load) < kFull && outcome.got > Bandwidth()) {
       rate_ = std::min(outcome.got * kOverload, std::max(rate_most_, load.rate));
@@ -289,13 +298,12 @@ LoadStep LoadProbing::Understand(const Outcome& outcome) const {
 }
 
 absl::StatusOr<std::vector<LoadStep>> LoadProbing::LoadUntilWhole() {
-  const absl::Time begin = absl::Now();
   const size_t flows = leaves_.size() * probe_ports_.size();
   const std::vector<uint16_t> ports = job_.DrawPorts(kLoadsMost, 7000, /*alike=*/true);
   std::vector<LoadStep> steps;
   for (size_t i = 0; i < ports.size(); ++i) {
     const Prober& leaf = leaves_[i % leaves_.size()];
-    Load load{absl::StrCat("load ", i), leaf.nics[0], ports[i], rate_, kLoadTime, true};
+    Load load{Key(absl::StrCat("load ", i)), leaf.nics[0], ports[i], rate_, kLoadTime, true};
     WEFT_ASSIGN_OR_RETURN(const Outcome outcome, Step(load));
     if (outcome.Delivered(load) > kFull) {
       rate_ = std::min(rate_ * kOverload, rate_most_);  // a wider path
@@ -307,12 +315,12 @@ absl::StatusOr<std::vector<LoadStep>> LoadProbing::LoadUntilWhole() {
     WEFT_ASSIGN_OR_RETURN(
         const std::string goes_on,
         job_.FromRankZero(
-            absl::StrCat("after load ", i),
-            std::string(absl::Now() < begin + limit_ && sent_ < traffic_most_ ? "on" : "stop")));
+            Key(absl::StrCat("after load ", i)),
+            std::string(absl::Now() < begin_ + limit_ && sent_ < traffic_most_ ? "on" : "stop")));
     if (goes_on == "on") continue;
     break;
   }
-  const topology::LoadPaths paths = topology::FindLoadPaths(flows, steps);
+  const LoadPaths paths = topology::FindLoadPaths(flows, steps);
   return absl::FailedPreconditionError(absl::StrFormat(
       "%d loads of %.3g Gbit/s, %.3g MB in all, have not told the path of %d of %d flows (%d paths "
       "so far): --load-limit and --load-traffic allow more, --ports asks for fewer",
@@ -320,50 +328,139 @@ absl::StatusOr<std::vector<LoadStep>> LoadProbing::LoadUntilWhole() {
       std::count(paths.path_of.begin(), paths.path_of.end(), -1), flows, paths.bandwidth.size()));
 }
 
-absl::Status LoadProbing::Run(topology::SeenFabric& seen) {
-  WEFT_RETURN_IF_ERROR(ChooseHosts(seen));
+absl::StatusOr<LoadPaths> LoadProbing::FindPaths() {
+  ++towards_;
   WEFT_RETURN_IF_ERROR(MeasureIdle());
   if (job_.rank() == 0) {
-    absl::PrintF(
-        "counting paths by load towards the leaf of %s: at most %.3g MB, %s and %d loads\n",
-        NameOf(sink_), static_cast<double>(traffic_most_.count()) / 1e6,
-        absl::FormatDuration(limit_), kLoadsMost);
+    absl::PrintF("paths by load towards the leaf of %s: at most %.3g MB, %s and %d loads\n",
+                 NameOf(sink_), static_cast<double>(traffic_most_.count()) / 1e6,
+                 absl::FormatDuration(limit_), kLoadsMost);
     std::fflush(stdout);
   }
   WEFT_RETURN_IF_ERROR(FindRate());
   WEFT_ASSIGN_OR_RETURN(const std::vector<LoadStep> steps, LoadUntilWhole());
-  const topology::LoadPaths paths =
-      topology::FindLoadPaths(leaves_.size() * probe_ports_.size(), steps);
-  if (paths.misfits > kMisfitsMost * static_cast<double>(steps.size())) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("round trips under load contradict each other: %d of %d loads do not fit "
-                        "%d paths; is there "
-                        "other traffic, or are the hosts busy?",
-                        paths.misfits, steps.size(), paths.bandwidth.size()));
+  LoadPaths paths = topology::FindLoadPaths(leaves_.size() * probe_ports_.size(), steps);
+  if (paths.misfits <= kMisfitsMost * static_cast<double>(steps.size())) return paths;
+  return absl::FailedPreconditionError(
+      absl::StrFormat("round trips under load contradict each other: %d of %d loads do not fit "
+                      "%d paths; is there other traffic, or are the hosts busy?",
+                      paths.misfits, steps.size(), paths.bandwidth.size()));
+}
+
+absl::StatusOr<LoadProbing::PathNames> LoadProbing::NamesOf(const LoadPaths& paths) {
+  json own = json::array();  // [leaf, port's number, names]
+  for (size_t leaf = 0; leaf < leaves_.size(); ++leaf) {
+    if (ProberOf(leaves_[leaf]).host != job_.own()) continue;
+    topology::TraceOptions options = job_.Options(ProberOf(leaves_[leaf]), probed_);
+    options.gives_up = true;
+    const absl::StatusOr<std::vector<topology::TracedFlow>> flows =
+        topology::TraceFlows(options, kRoutersBetweenLeaves, probe_ports_, job_.statistics());
+    if (!flows.ok()) continue;
+    for (const topology::TracedFlow& flow : *flows) {
+      const auto port = std::find(probe_ports_.begin(), probe_ports_.end(), flow.source_port);
+      for (const std::vector<std::string>* names : {&flow.recorded, &flow.answered}) {
+        if (names->size() < 2 || (*names)[1].empty()) continue;
+        own.push_back({leaf, port - probe_ports_.begin(), (*names)[1]});
+      }
+    }
   }
+  WEFT_ASSIGN_OR_RETURN(const std::vector<json> all, job_.Exchange(Key("names"), own));
+  std::map<std::string, std::map<int, int>> votes;
+  for (const json& of_host : all) {
+    for (const json& row : of_host) {
+      const size_t flow = row[0].get<size_t>() * probe_ports_.size() + row[1].get<size_t>();
+      if (flow < paths.path_of.size()) ++votes[row[2].get<std::string>()][paths.path_of[flow]];
+    }
+  }
+  // The path of some flows is told wrongly on a busy host.
+  PathNames out;
+  for (const auto& [name, of_paths] : votes) {
+    int all_votes = 0;
+    std::pair<int, int> best;  // votes, path
+    for (const auto& [path, count] : of_paths) {
+      all_votes += count;
+      best = std::max(best, {count, path});
+    }
+    if (best.first >= kVotesLeast * all_votes) out[name] = best.second;
+  }
+  return out;
+}
+
+// The names that the hosts of the first leaf see, which was loaded towards, are found by loads
+// towards another one: both have names of a third in common.
+absl::Status LoadProbing::AddNamesOfTarget(const topology::SeenFabric& seen, PathNames& names) {
+  std::set<int> named;
+  for (const auto& [_, path] : names) named.insert(path);
+  WEFT_RETURN_IF_ERROR(ChooseHosts(seen, target_));
+  WEFT_ASSIGN_OR_RETURN(const LoadPaths paths, FindPaths());
+  WEFT_ASSIGN_OR_RETURN(const PathNames others, NamesOf(paths));
+  std::map<int, int> first_of;  // path of before, by the path of now
+  bool agree = true;
+  for (const auto& [name, path] : others) {
+    const auto before = names.find(name);
+    if (before == names.end()) continue;
+    agree = first_of.try_emplace(path, before->second).first->second == before->second && agree;
+  }
+  std::set<int> met;
+  for (const auto& [_, before] : first_of) met.insert(before);
+  if (!agree || met != named || first_of.size() != paths.bandwidth.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("loads towards the leaf of ", NameOf(sink_), " tell ", paths.bandwidth.size(),
+                     " paths, of which ", first_of.size(), " have names that are known from the ",
+                     named.size(), " before"));
+  }
+  for (const auto& [name, path] : others) names.try_emplace(name, first_of.at(path));
+  return absl::OkStatus();
+}
+
+void LoadProbing::TakePaths(const LoadPaths& paths, topology::SeenFabric& seen) const {
   const std::map<SeenNic, int> leaf_of = topology::LeavesOf(seen);
   for (topology::SeenPair& pair : seen.pairs) {
-    if (leaf_of.at(pair.source) != leaf_of.at(pair.target) && pair.heard) pair.routers = 3;
+    if (leaf_of.at(pair.source) != leaf_of.at(pair.target) && pair.heard) {
+      pair.routers = kRoutersBetweenLeaves;
+    }
   }
   seen.flows.clear();
   seen.asked.clear();
   for (size_t i = 0; i < paths.path_of.size(); ++i) {
-    const std::string name = absl::StrCat("path ", paths.path_of[i]);
     seen.flows.push_back({ProberOf(leaves_[i / probe_ports_.size()]),
                           probed_,
                           probe_ports_[i % probe_ports_.size()],
                           job_.port(),
                           {},
-                          {"", name, ""}});
-    seen.loaded[name] = Rounded(paths.bandwidth[static_cast<size_t>(paths.path_of[i])]);
+                          {"", PathName(paths.path_of[i]), ""}});
   }
+}
+
+absl::Status LoadProbing::FindByLoad(topology::SeenFabric& seen, bool counts) {
+  begin_ = absl::Now();
+  WEFT_RETURN_IF_ERROR(ChooseHosts(seen, -1));
+  WEFT_ASSIGN_OR_RETURN(const LoadPaths paths, FindPaths());
+  WEFT_ASSIGN_OR_RETURN(PathNames names, NamesOf(paths));
+  const std::string towards = NameOf(sink_);
+  const double rate = rate_.gigabits_per_second() * 1e3;
+  if (counts) TakePaths(paths, seen);
+  for (size_t path = 0; path < paths.bandwidth.size(); ++path) {
+    seen.loaded[PathName(static_cast<int>(path))] = Rounded(paths.bandwidth[path]);
+  }
+  std::set<int> named;
+  for (const auto& [_, path] : names) named.insert(path);
+  std::string note;
+  if (counts && named.size() == paths.bandwidth.size() && leaves_.size() >= 2) {
+    const absl::Status more = AddNamesOfTarget(seen, names);
+    if (!more.ok()) {
+      note = absl::StrCat("; names that ", towards, " sees are not known: ", more.message());
+    }
+  } else if (counts) {
+    note = absl::StrCat("; which names ", towards, " sees for them is not known");
+  }
+  for (const auto& [name, path] : names) seen.same.emplace_back(PathName(path), name);
   seen.load_note = absl::StrFormat(
-      "switches told too little: paths are those that %d loads of %.3g Mbit/s filled, %.3g MB in "
-      "all, "
-      "told apart by the round trips that rose; %d loads do not fit. The spines of %s's leaf are "
-      "taken to be those of all others",
-      steps.size(), rate_.gigabits_per_second() * 1e3, static_cast<double>(sent_.count()) / 1e6,
-      paths.misfits, NameOf(sink_));
+      "%s %d loads of up to %.3g Mbit/s filled, %.3g MB in all, told apart by the round trips that "
+      "rose; %d loads do not fit. The spines of %s's leaf are taken to be those of all others%s",
+      counts ? "switches told too little: paths are those that"
+             : "bandwidths are those of paths that",
+      loads_, rate, static_cast<double>(sent_.count()) / 1e6, paths.misfits, towards, note);
   return absl::OkStatus();
 }
 

@@ -6,11 +6,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/units.h"
 #include "tools/topo/job_hosts.h"
@@ -34,9 +36,15 @@ class LoadProbing {
   // Both must outlive it. InvalidArgument: a word that is wrong.
   static absl::StatusOr<LoadProbing> Make(JobHosts& job, const LoadWords& words, int ports);
 
-  // Every rank. Puts what is found into `seen`, in place of its flows. FailedPrecondition: the
-  // hosts or the load do not suffice, or round trips contradict each other.
-  absl::Status Run(topology::SeenFabric& seen);
+  // Both by every rank. FailedPrecondition: the hosts or the load do not suffice, or round trips
+  // contradict each other.
+  //
+  // Puts the paths that are found into `seen`, in place of its flows, and which names of routers
+  // are of which path: routers that answer by another name to each side, as Linux does over IPv6,
+  // are one then.
+  absl::Status CountPaths(topology::SeenFabric& seen) { return FindByLoad(seen, true); }
+  // Adds the bandwidth of the paths that the flows of `seen` have told.
+  absl::Status MeasurePaths(topology::SeenFabric& seen) { return FindByLoad(seen, false); }
   Bytes sent() const { return sent_; }
   int loads() const { return loads_; }
 
@@ -60,8 +68,16 @@ class LoadProbing {
     double Delivered(const Load& load) const;        // share of what was sent
   };
 
+  using PathNames = std::map<std::string, int>;  // path, by the name of its router
+
   LoadProbing(JobHosts& job, int ports) : job_(job), ports_(ports) {}
-  absl::Status ChooseHosts(const topology::SeenFabric& seen);
+  absl::Status FindByLoad(topology::SeenFabric& seen, bool counts);
+  // Towards a leaf with most hosts, other than `but`.
+  absl::Status ChooseHosts(const topology::SeenFabric& seen, int but);
+  absl::StatusOr<topology::LoadPaths> FindPaths();
+  absl::StatusOr<PathNames> NamesOf(const topology::LoadPaths& paths);
+  absl::Status AddNamesOfTarget(const topology::SeenFabric& seen, PathNames& names);
+  void TakePaths(const topology::LoadPaths& paths, topology::SeenFabric& seen) const;
   absl::Status MeasureIdle();
   // Finds `rate_`, which overloads a path.
   absl::Status FindRate();
@@ -70,6 +86,8 @@ class LoadProbing {
   // The own host's median round trips, by port.
   std::vector<absl::Duration> Trips(topology::SeenNic own, int rounds, absl::Duration timeout);
   topology::LoadStep Understand(const Outcome& outcome) const;
+  // Of an exchange while one leaf is loaded towards.
+  std::string Key(const std::string& what) const { return absl::StrCat(towards_, ": ", what); }
   topology::SeenNic ProberOf(const Prober& leaf) const { return leaf.nics.back(); }
   const std::string& NameOf(topology::SeenNic nic) const;
 
@@ -81,6 +99,9 @@ class LoadProbing {
   topology::SeenNic sink_, probed_;  // under one leaf, on two hosts
   std::vector<Prober> leaves_;       // the others
   std::vector<uint16_t> probe_ports_;
+  int target_ = -1;  // that leaf's number
+  absl::Time begin_;
+  int towards_ = 0;  // leaves, so far
   Bytes sent_;
   int loads_ = 0;
 };

@@ -21,6 +21,9 @@ constexpr absl::Duration kCableDelay = absl::Nanoseconds(500);
 // Of the flows between two leaves: fewer that told nothing were lost.
 constexpr int kSilentFlows = 3;
 constexpr double kSilentShare = 0.03;
+// Flows between two NICs that all took one way of two or more; by chance less than one in a
+// thousand times where ports count.
+constexpr int kFlowsOfOneWay = 12;
 
 // Disjoint sets of names.
 class Names {
@@ -37,6 +40,10 @@ class Names {
       number = up;
     }
     return number;
+  }
+  bool Has(const std::string& name, int root) {
+    const auto found = number_.find(name);
+    return found != number_.end() && Root(found->second) == root;
   }
   void Join(const std::string& a, const std::string& b) {
     parent_[static_cast<size_t>(Root(Of(a)))] = Root(Of(b));
@@ -64,7 +71,9 @@ class Inference {
     JoinNames();
     WEFT_RETURN_IF_ERROR(NumberSwitches());
     WEFT_RETURN_IF_ERROR(CheckBothWays());
+    WEFT_RETURN_IF_ERROR(CheckPortsCount());
     WEFT_RETURN_IF_ERROR(CheckSure());
+    WEFT_RETURN_IF_ERROR(CheckBandwidths());
     WEFT_ASSIGN_OR_RETURN(Fabric fabric, Build());
     HashFile known = Known();
     bool recorded = std::any_of(seen_.flows.begin(), seen_.flows.end(),
@@ -200,6 +209,7 @@ class Inference {
     }
     JoinFollowing(/*recorded=*/true);
     JoinFollowing(/*recorded=*/false);
+    for (const auto& [path, name] : seen_.same) names_.Join(path, name);
   }
 
   // The router at a position between the leaves; -1: it is not known.
@@ -235,7 +245,11 @@ class Inference {
     // In the order of their names.
     std::map<int, std::vector<std::pair<std::string, int>>> by_tier;
     for (auto& [root, names] : names_.Classes()) {
-      std::sort(names.begin(), names.end(), NaturalLess);
+      // The names of paths are ours, and tell nothing where the router has said one.
+      std::sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+        const bool a_is_path = seen_.loaded.count(a) > 0, b_is_path = seen_.loaded.count(b) > 0;
+        return a_is_path != b_is_path ? b_is_path : NaturalLess(a, b);
+      });
       if (tier_.count(root) > 0) by_tier[tier_[root]].emplace_back(names.front(), root);
     }
     for (auto& [tier, all] : by_tier) {
@@ -269,6 +283,44 @@ class Inference {
           " routers above them, but by names of their own, and nothing tells which are the same: "
           "routers do not record routes, and answer from another address to each side; write the "
           "fabric file by hand or from LLDP (docs/fabric-format.md)"));
+    }
+    return absl::OkStatus();
+  }
+
+  // Switches that hash no ports send all flows between two NICs one way, so that more ports tell of
+  // no other path, and no port chooses one.
+  absl::Status CheckPortsCount() {
+    struct Seen {
+      std::map<std::pair<SeenNic, SeenNic>, std::map<int, int>> flows;  // [NICs][first switch]
+      std::set<int> switches;
+    };
+    std::map<Between, Seen> by_leaves;
+    for (const SeenFlow& flow : seen_.flows) {
+      if (RoutersOf(flow) < 3) continue;
+      const int at = SwitchAt(flow, 1);
+      if (at < 0) continue;
+      Seen& seen = by_leaves[{LeafOf(flow.source), LeafOf(flow.target)}];
+      ++seen.flows[{flow.source, flow.target}][at];
+      seen.switches.insert(at);
+    }
+    for (const auto& [between, seen] : by_leaves) {
+      int pairs = 0, flows = 0;
+      bool is_one_way = seen.switches.size() > 1;
+      for (const auto& [_, ways] : seen.flows) {
+        is_one_way = is_one_way && ways.size() == 1;
+        if (ways.begin()->second < kFlowsOfOneWay) continue;
+        ++pairs;
+        flows += ways.begin()->second;
+      }
+      if (!is_one_way || pairs < 2) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "leaf", between.first, " (", ExampleOf(between.first), ") has ", seen.switches.size(),
+          " ways to leaf", between.second,
+          ", but sends all flows between two NICs over one of "
+          "them, whatever their ports (",
+          flows, " flows of ", pairs,
+          " pairs): it hashes addresses alone, as Linux does with fib_multipath_hash_policy 0, so "
+          "that no source port chooses a path; have it hash ports too (Linux: policy 1)"));
     }
     return absl::OkStatus();
   }
@@ -387,7 +439,7 @@ class Inference {
       const auto& [is_leaf, lower, upper] = ends;
       const NodeId from =
           is_leaf == 0 ? leaf_id[lower] : switch_id[switches_[static_cast<size_t>(lower)]];
-      cable.bandwidth = BandwidthOf(switches_[static_cast<size_t>(upper)]);
+      WEFT_ASSIGN_OR_RETURN(cable.bandwidth, BandwidthOf(switches_[static_cast<size_t>(upper)]));
       for (size_t i = 0; i < count; ++i) {
         WEFT_RETURN_IF_ERROR(
             builder.Connect(from, switch_id[switches_[static_cast<size_t>(upper)]], cable)
@@ -399,12 +451,36 @@ class Inference {
   }
 
   // Of a switch's cables down.
-  Bandwidth BandwidthOf(int root) {
+  absl::StatusOr<Bandwidth> BandwidthOf(int root) {
+    for (const auto& [name, bandwidth] : options_.bandwidth_below) {
+      if (name == switch_name_[root] || names_.Has(name, root)) return bandwidth;
+    }
     if (options_.switch_bandwidth > Bandwidth()) return options_.switch_bandwidth;
     for (const auto& [name, bandwidth] : seen_.loaded) {
-      if (names_.Root(names_.Of(name)) == root) return bandwidth;
+      if (names_.Has(name, root)) return bandwidth;
     }
-    return seen_.hosts[0].bandwidth;
+    if (seen_.loaded.empty()) return seen_.hosts[0].bandwidth;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no load told the bandwidth of ", switch_name_[root], " (", names_.Classes()[root].front(),
+        "): ", seen_.loaded.size(), " paths were loaded, and none is over it; --switch-bandwidth ",
+        switch_name_[root], "=100Gbps tells it"));
+  }
+
+  // Whom --switch-bandwidth names must be there.
+  absl::Status CheckBandwidths() {
+    for (const auto& [name, _] : options_.bandwidth_below) {
+      const bool is_known = std::any_of(switches_.begin(), switches_.end(), [&](int root) {
+        return name == switch_name_[root] || names_.Has(name, root);
+      });
+      if (is_known) continue;
+      std::vector<std::string> names;
+      for (int root : switches_) names.push_back(switch_name_[root]);
+      return absl::InvalidArgumentError(absl::StrCat("--switch-bandwidth names ", name,
+                                                     ", which is no switch above the leaves; "
+                                                     "these are ",
+                                                     absl::StrJoin(names, ", ")));
+    }
+    return absl::OkStatus();
   }
 
   // (0, leaf, rank of spine) or (1, rank of spine, rank of core): cables between them, by the
@@ -500,6 +576,10 @@ class Inference {
     for (const auto& [nic, name] : seen_.neighbors) lldp[LeafOf(nic)] = name;
     for (const auto& [leaf, name] : lldp) {
       notes_.push_back(absl::StrCat("leaf", leaf, " is ", name, ", by LLDP"));
+    }
+    for (const auto& [name, bandwidth] : options_.bandwidth_below) {
+      notes_.push_back(absl::StrFormat("bandwidth below %s: %g Gbit/s, as it was given", name,
+                                       bandwidth.gigabits_per_second()));
     }
     notes_.push_back(options_.switch_bandwidth > Bandwidth()
                          ? "bandwidth between switches: as it was given"

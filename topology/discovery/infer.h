@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -70,11 +71,16 @@ struct SeenFabric {
   // By the name that flows answer: paths that were told apart by load (load_paths.h), and what
   // arrived over each. Flows were then asked towards one leaf alone.
   std::map<std::string, Bandwidth> loaded;
+  // Names of one router each, as loads have shown: a path of `loaded`, and a router's name.
+  std::vector<std::pair<std::string, std::string>> same;
   std::string load_note;  // how sure that is, for people
 };
 
 struct InferOptions {
-  Bandwidth switch_bandwidth;  // of cables between switches; 0: that of NICs
+  Bandwidth switch_bandwidth;  // of cables between switches; 0: what loads told, else that of NICs
+  // Of the cables below one switch, by its name in the fabric that is found, or one that probes
+  // say.
+  std::map<std::string, Bandwidth> bandwidth_below;
   double missed_max =
       0.01;  // chance of a path that no probe took, of the least sure pair of leaves
 };

@@ -48,6 +48,7 @@ absl::StatusOr<int> Socket(const IpAddress& address, uint16_t port) {
   const int fd =
       socket(address.v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return ErrnoStatus(errno, "socket");
+  if (address.v6) SendFlowLabelZero(fd);
   UdpAddress own = MakeUdpAddress(address, port);
   if (bind(fd, own.get(), own.size) == 0) return fd;
   const int error = errno;

@@ -1,4 +1,4 @@
-// An IpAddress with a port as system calls want it.
+// An IpAddress with a port as system calls want it; and sockets whose path can be predicted.
 #ifndef WEFT_TOPOLOGY_ECMP_UDP_ADDRESS_H_
 #define WEFT_TOPOLOGY_ECMP_UDP_ADDRESS_H_
 
@@ -33,6 +33,13 @@ inline UdpAddress MakeUdpAddress(const IpAddress& ip, uint16_t port) {
     out.size = sizeof(sockaddr_in);
   }
   return out;
+}
+
+// Has an IPv6 socket send flow label 0. Linux draws a label for each socket otherwise, which some
+// switches hash. Where the sysctl net.ipv6.auto_flowlabels is 3, the kernel draws one all the same.
+inline void SendFlowLabelZero(int fd) {
+  const int off = 0;
+  setsockopt(fd, IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, &off, sizeof(off));
 }
 
 }  // namespace weft::topology

@@ -26,6 +26,7 @@ constexpr absl::Duration kBurst = absl::Milliseconds(50);   // what may be made 
 absl::StatusOr<Bytes> SendUdpLoad(const UdpLoad& load) {
   const int fd = socket(load.source.v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoStatus(errno, "socket");
+  if (load.source.v6) SendFlowLabelZero(fd);
   UdpAddress own = MakeUdpAddress(load.source, load.source_port);
   UdpAddress target = MakeUdpAddress(load.target, load.target_port);
   if (bind(fd, own.get(), own.size) != 0 || connect(fd, target.get(), target.size) != 0) {

@@ -63,6 +63,7 @@ absl::StatusOr<int> UdpProber::Socket(uint16_t source_port) {
   int fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return ErrnoStatus(errno, doing);
   sockets_[source_port] = fd;
+  if (v6) SendFlowLabelZero(fd);
   int on = 1;
   UdpAddress source = MakeUdpAddress(options_.source, source_port);
   UdpAddress target = MakeUdpAddress(options_.target, options_.target_port);

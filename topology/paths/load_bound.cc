@@ -1,6 +1,7 @@
 #include "topology/paths/load_bound.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <utility>
@@ -134,16 +135,39 @@ class Bounder {
     region.switches = std::move(switches);
   }
 
+  // The least time in which the links out of the region carry `count` subflows, each of `bytes` at
+  // least and over one of them: each carries a whole number.
+  double SecondsOfWhole(const Region& region, size_t count, double bytes) const {
+    double low = 0, high = 0;
+    for (LinkId link : region.out) {
+      high = std::max(high, fabric_.link(link).bandwidth.bytes_per_second());
+    }
+    high = static_cast<double>(count) * bytes / high;
+    constexpr int kHalvings = 50;
+    constexpr double kRounding = 1 + 1e-9;
+    for (int i = 0; i < kHalvings; ++i) {
+      const double middle = (low + high) / 2;
+      double carried = 0;
+      for (LinkId link : region.out) {
+        const double most = fabric_.link(link).bandwidth.bytes_per_second() * middle / bytes;
+        carried += std::floor(most * kRounding);
+      }
+      (carried < static_cast<double>(count) ? low : high) = middle;
+    }
+    return low;
+  }
+
   void Judge(const Region& region, std::vector<double>& bytes, absl::string_view direction,
              LoadBound& out) {
     size_t n = region.out.size();
     if (bytes.empty() || n == 0) return;
-    double total = 0, bandwidth = 0, fastest = 0;
+    double total = 0, bandwidth = 0, fastest = 0, slowest = 0;
     for (double one : bytes) total += one;
     for (LinkId link : region.out) {
       double own = fabric_.link(link).bandwidth.bytes_per_second();
       bandwidth += own;
       fastest = std::max(fastest, own);
+      slowest = slowest == 0 ? own : std::min(slowest, own);
     }
     out.fluid = std::max(out.fluid, total / bandwidth);
     std::sort(bytes.begin(), bytes.end(), std::greater<>());
@@ -153,6 +177,11 @@ class Bounder {
     for (size_t m = 0; m * n + 1 <= bytes.size(); ++m) {
       double lightest = prefix[m * n + 1] - prefix[m * n - m];
       seconds = std::max(seconds, lightest / fastest);
+    }
+    for (size_t k = 1; k <= bytes.size() && slowest < fastest; ++k) {
+      // Only the last of equal ones says something new.
+      if (k < bytes.size() && bytes[k] == bytes[k - 1]) continue;
+      seconds = std::max(seconds, SecondsOfWhole(region, k, bytes[k - 1]));
     }
     // Sums that are equal but for rounding must not make the reason depend on their order.
     if (seconds <= out.seconds * (1 + 1e-12)) return;

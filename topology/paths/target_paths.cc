@@ -1,6 +1,7 @@
 #include "topology/paths/target_paths.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -9,6 +10,10 @@
 
 namespace weft::topology {
 namespace {
+
+// Of bandwidths whose ratios are told by small numbers; those that differ by less are alike.
+constexpr int kPartsMost = 16;
+constexpr double kAlike = 0.06;
 
 class Chooser {
  public:
@@ -131,6 +136,7 @@ class Chooser {
     for (size_t one = 0; one < used.size(); ++one) {
       if (used[one]) colours.push_back(static_cast<int>(one));
     }
+    colours = InProportion(colours, group);
     std::vector<ColouredEdge> edges;
     for (const Member* member : group) {
       const Subflow& subflow = *member->subflow;
@@ -143,6 +149,46 @@ class Chooser {
       Subflow& subflow = *group[i]->subflow;
       subflow.wanted[stage] = OfClass(group[i]->at, subflow.target, wanted);
     }
+  }
+
+  // Each class as often as its bandwidth is a multiple of the least, so that a class with half the
+  // bandwidth gets half the flows; once each where all are alike.
+  std::vector<int> InProportion(const std::vector<int>& colours,
+                                const std::vector<Member*>& group) const {
+    // By a cable that nothing has degraded: local search plans around those that are.
+    std::vector<double> bandwidth(static_cast<size_t>(classes_));
+    for (const Member* member : group) {
+      std::map<int, double> of_class;
+      for (LinkId id : routes_.Next(member->at, member->subflow->target)) {
+        const FabricLink& link = fabric_.link(id);
+        of_class[Class(link.target)] += link.bandwidth.bytes_per_second();
+      }
+      for (const auto& [one, sum] : of_class) {
+        double& most = bandwidth[static_cast<size_t>(one)];
+        most = std::max(most, sum);
+      }
+    }
+    double least = 0;
+    for (int one : colours) {
+      const double own = bandwidth[static_cast<size_t>(one)];
+      if (own > 0 && (least == 0 || own < least)) least = own;
+    }
+    if (least == 0) return colours;
+    for (int parts = 1; parts <= kPartsMost; ++parts) {
+      std::vector<int> out;
+      bool fits = true;
+      for (int one : colours) {
+        const double wanted = parts * bandwidth[static_cast<size_t>(one)] / least;
+        const int count = static_cast<int>(std::lround(wanted));
+        fits = fits && std::abs(count - wanted) <= kAlike * wanted && count <= kPartsMost;
+        out.insert(out.end(), static_cast<size_t>(std::clamp(count, 1, kPartsMost)), one);
+      }
+      if (fits) {
+        // Alike: as without any proportion.
+        return out.size() == parts * colours.size() ? colours : out;
+      }
+    }
+    return colours;
   }
 
   // Flows that go further than the pod compete once more there: they are balanced among themselves

@@ -149,6 +149,12 @@ absl::StatusOr<std::string> ConnectionPlan::HostOf(const IpAddress& address) con
   return text_.hosts[place.host].name;
 }
 
+bool ConnectionPlan::Passes(const PathWay& way, absl::Span<const std::string> switches) {
+  return std::any_of(way.choices.begin(), way.choices.end(), [&](const PathChoice& choice) {
+    return std::find(switches.begin(), switches.end(), choice.to) != switches.end();
+  });
+}
+
 absl::StatusOr<ConnectionPlan::LeafPair> ConnectionPlan::LeavesOf(const PathEnds& ends) const {
   WEFT_ASSIGN_OR_RETURN(Place source, Find(ends.source));
   WEFT_ASSIGN_OR_RETURN(Place target, Find(ends.target));
@@ -269,6 +275,14 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Spares(const PathEnds& ends
   const std::vector<PathWay>* spares = SparesOf(leaves);
   std::vector<PathWay> out;
   if (spares != nullptr) out = *spares;
+  const std::vector<std::string> lost = reports_.LostFrom(leaves.first);
+  const auto first_lost = std::stable_partition(
+      out.begin(), out.end(), [&](const PathWay& way) { return !Passes(way, lost); });
+  if (first_lost != out.begin()) out.erase(first_lost, out.end());
+  for (const std::string& over : lost) {
+    if (!reports_.HasLeft(over, leaves.first)) continue;
+    for (PathWay& way : out) way = Without(way, leaves.first, over);
+  }
   std::stable_sort(out.begin(), out.end(), [&](const PathWay& a, const PathWay& b) {
     return std::pair(HasFailed(leaves, a), a.seconds) < std::pair(HasFailed(leaves, b), b.seconds);
   });
@@ -392,11 +406,7 @@ PathWay ConnectionPlan::NowLocked(const PathWay& planned) const {
     const auto detour = detours->second.find(planned.flow);
     if (detour != detours->second.end()) way = detour->second;
   }
-  const auto passes_lost = [&](const PathWay& one) {
-    return std::any_of(one.choices.begin(), one.choices.end(), [&](const PathChoice& choice) {
-      return std::find(lost.begin(), lost.end(), choice.to) != lost.end();
-    });
-  };
+  const auto passes_lost = [&](const PathWay& one) { return Passes(one, lost); };
   if (passes_lost(way)) {
     // More than one is lost, which nothing was planned for: flows are dealt out by number.
     const ConnectionPlanHost& target = text_.hosts[numbers_.at(flow.target)];
@@ -438,6 +448,13 @@ PathWay ConnectionPlan::Without(const PathWay& way, const std::string& leaf,
 std::string ConnectionPlan::Reports() const {
   std::lock_guard lock(mutex_);
   return reports_.ToText();
+}
+
+std::string ConnectionPlan::WhyNow() const {
+  std::lock_guard lock(mutex_);
+  const std::string reports = reports_.Summary();
+  return reports.empty() ? "nothing is reported of any switch"
+                         : absl::StrCat("by the reports: ", reports);
 }
 
 absl::Status ConnectionPlan::Hear(absl::string_view reports) {

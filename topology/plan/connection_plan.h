@@ -142,7 +142,9 @@ class ConnectionPlan {
   // Ways for what only answers data that comes from `target`, as acknowledgements do: spare ones,
   // which stay as loaded as they are.
   absl::StatusOr<std::vector<PathWay>> Answer(const PathEnds& ends, int count);
-  // All spare ways, those that have not failed before the others, then the least loaded first.
+  // All spare ways, those that have not failed before the others, then the least loaded first; by
+  // the reports: none over a switch that carries nothing, if there is another, and each as the
+  // first switch numbers its next hops now.
   absl::StatusOr<std::vector<PathWay>> Spares(const PathEnds& ends);
   // At `now` nothing is answered on a way, and something on another. Between these two leaves the
   // way is handed out no more, to nobody, until it Answers(), or kFailedFor has passed and another
@@ -168,6 +170,9 @@ class ConnectionPlan {
 
   // Reports about switches: what is known, what others say, and how often that has changed.
   std::string Reports() const;
+  // Why planned connections are where they are, for people: "by the reports: left spine0 leaf1", or
+  // "nothing is reported of any switch".
+  std::string WhyNow() const;
   absl::Status Hear(absl::string_view reports);  // InvalidArgument: they are none
   uint64_t reports_version() const { return reports_version_.load(std::memory_order_acquire); }
   // The first switch `leaf` hashes over its other next hops, or over `over` again.
@@ -202,6 +207,7 @@ class ConnectionPlan {
     std::vector<PathChoice> choices;
     absl::Time since;
   };
+  static bool Passes(const PathWay& way, absl::Span<const std::string> switches);
   absl::StatusOr<LeafPair> LeavesOf(const PathEnds& ends) const;
   std::vector<PathWay>* SparesOf(const LeafPair& leaves);  // null: none
   void MarkFailed(const LeafPair& leaves, const PathWay& failed, absl::Time now);

@@ -8,12 +8,14 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 namespace weft::topology {
 namespace {
 
 constexpr absl::string_view kNobody = "-";
+constexpr size_t kReportsShown = 3;
 // Stamps beyond this leave no room to count on.
 constexpr uint64_t kStampMost = uint64_t{1} << 62;
 
@@ -110,6 +112,21 @@ std::string PathReports::ToText() const {
                                     " ", subject.target, " ", entry.stamp, "\n");
     if (text.size() + line.size() <= kTextBytesMax) text += line;
   }
+  return text;
+}
+
+std::string PathReports::Summary() const {
+  std::vector<std::string> all;
+  for (const auto& [subject, entry] : entries_) {
+    if (entry.state == State::kGood) continue;
+    all.push_back(absl::StrCat(NameOf(entry.state), " ", subject.over, " ", subject.source,
+                               subject.target == kNobody ? "" : " ",
+                               subject.target == kNobody ? "" : subject.target));
+  }
+  const size_t more = all.size() > kReportsShown ? all.size() - kReportsShown : 0;
+  all.resize(all.size() - more);
+  std::string text = absl::StrJoin(all, ", ");
+  if (more > 0) absl::StrAppend(&text, " and ", more, " more");
   return text;
 }
 

@@ -42,6 +42,9 @@ class PathReports {
   // True: something is new. InvalidArgument: it is no text of reports; nothing has changed.
   absl::StatusOr<bool> Merge(absl::string_view text);
   std::string ToText() const;
+  // Those that something is wrong, for people: "left spine0 leaf1, dropping spine0 leaf3 leaf2 and
+  // 2 more"; "": there are none.
+  std::string Summary() const;
 
   // Two pairs of switches with nothing in common report that it drops packets, or two switches have
   // left it: so it is the switch, and not one of its links.

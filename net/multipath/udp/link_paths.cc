@@ -73,20 +73,45 @@ std::vector<PathId> UdpPaths::PathsOf(absl::Span<const topology::PathWay> ways,
 
 // Ports are those of sockets that are there. A way that none takes is left out; if all are, the
 // policy chooses as it does without a plan.
-absl::Status UdpPaths::FindPlannedPaths(Facts& facts) const {
+absl::Status UdpPaths::FindPlannedPaths(Facts& facts) {
   const topology::IpAddress own = ToIpAddress(host_), target = ToIpAddress(peer_.front());
-  absl::StatusOr<std::vector<topology::PathWay>> ways =
-      ends_.leads ? ways_.Take(own, target, ends_.peer, 1) : ways_.Answer(own, target, 1);
-  if (!ways.ok()) return ways.status();
-  facts.planned = PathsOf(*ways, {});
+  if (planned_.empty()) {
+    WEFT_ASSIGN_OR_RETURN(planned_, ends_.leads ? ways_.Take(own, target, ends_.peer, 1)
+                                                : ways_.Answer(own, target, 1));
+  }
+  std::vector<topology::PathWay> ways;
+  for (const topology::PathWay& way : planned_) ways.push_back(ways_->Now(way));
+  facts.planned = PathsOf(ways, {});
   WEFT_ASSIGN_OR_RETURN(std::vector<topology::PathWay> spares, ways_->Spares({own, target}));
   const auto is_planned = [&](const topology::PathWay& spare) {
-    return std::any_of(ways->begin(), ways->end(),
+    return std::any_of(ways.begin(), ways.end(),
                        [&](const auto& way) { return way.choices == spare.choices; });
   };
   spares.erase(std::remove_if(spares.begin(), spares.end(), is_planned), spares.end());
   facts.spare = PathsOf(spares, facts.planned);
   return absl::OkStatus();
+}
+
+std::string UdpPaths::Repair(const PathSet& /*known*/) {
+  if (!ways_ || ways_->reports_version() == told_) return "";
+  told_ = ways_->reports_version();
+  return ways_->Reports();
+}
+
+absl::Status UdpPaths::OnRepair(absl::string_view words) {
+  return ways_ ? ways_->Hear(words) : absl::OkStatus();  // a plan on the other side alone
+}
+
+bool UdpPaths::FollowPlan(Facts& facts) {
+  if (planned_.empty() || ways_->reports_version() == followed_) return false;
+  followed_ = ways_->reports_version();
+  Facts now = facts;
+  if (!FindPlannedPaths(now).ok() || now.planned.empty() ||
+      (now.planned == facts.planned && now.spare == facts.spare)) {
+    return false;
+  }
+  facts = std::move(now);
+  return true;
 }
 
 std::pair<std::string, int> UdpPaths::WayOf(PathId path) const {

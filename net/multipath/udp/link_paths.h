@@ -59,6 +59,9 @@ class LinkPaths {
   virtual absl::Status OnRepair(absl::string_view /*words*/) {
     return absl::InvalidArgumentError("a second address of a multipath link");
   }
+  // In every turn of the owner. True: reports about paths have changed which paths are `planned`
+  // and `spare`, of the facts that Connect() gave.
+  virtual bool FollowPlan(Facts& /*facts*/) { return false; }
   virtual absl::Time deadline() const { return absl::InfiniteFuture(); }
   // Where what is meant for `path` goes: another one, if that is out of order for good.
   virtual PathId Carrier(PathId path) const { return path; }
@@ -108,6 +111,10 @@ class UdpPaths final : public LinkPaths {
 
   absl::Status Describe(Address& own) override;
   absl::StatusOr<Facts> Connect(const Address& peer) override;
+  // Reports about paths that are new.
+  std::string Repair(const PathSet& known) override;
+  absl::Status OnRepair(absl::string_view words) override;
+  bool FollowPlan(Facts& facts) override;
   bool CanSend() override { return sockets_.CanSend(); }
   void Queue(PathId path, absl::Span<const std::byte> header,
              absl::Span<const std::byte> chunk) override {
@@ -123,7 +130,7 @@ class UdpPaths final : public LinkPaths {
   // For each way, the first path that takes it and is not one of `but`.
   std::vector<PathId> PathsOf(absl::Span<const topology::PathWay> ways,
                               absl::Span<const PathId> but) const;
-  absl::Status FindPlannedPaths(Facts& facts) const;
+  absl::Status FindPlannedPaths(Facts& facts);
 
   const absl::Status status_;  // sockets do not end
   UdpSockets& sockets_;
@@ -131,7 +138,9 @@ class UdpPaths final : public LinkPaths {
   const uint32_t link_;
   const PlannedWays ways_;
   const LinkEnds ends_;
-  std::vector<SocketAddress> peer_;  // [path]
+  std::vector<SocketAddress> peer_;         // [path]
+  std::vector<topology::PathWay> planned_;  // that the plan gave; empty: no plan
+  uint64_t told_ = 0, followed_ = 0;        // versions of the reports
 };
 
 }  // namespace weft::net::multipath

@@ -120,9 +120,12 @@ absl::Status MultipathTransport::OpenWire() {
   WEFT_ASSIGN_OR_RETURN(sockets_, UdpSockets::Open(*context_.poller, sockets));
   SocketAddress host = interface.address;
   host.set_port(sockets_->ports().front());
-  WEFT_ASSIGN_OR_RETURN(const PlannedWays ways,
+  WEFT_ASSIGN_OR_RETURN(PlannedWays ways,
                         PlannedWays::Open(options.settings, options.self, options.world_size));
-  if (ways) WEFT_RETURN_IF_ERROR(ways.Check(ToIpAddress(host)));
+  if (ways) {
+    WEFT_RETURN_IF_ERROR(ways.Check(ToIpAddress(host)));
+    ways.Watch(ToIpAddress(host));
+  }
   shared_.open_paths = [this, host, ways](DatagramOwner& owner, const LinkEnds& ends) {
     return std::make_unique<UdpPaths>(*sockets_, host, owner, ways, ends);
   };

@@ -239,6 +239,7 @@ absl::Status UdpSockets::OpenAll(const SocketAddress& first) {
     if (is_v6) {
       SetOption(fd.get(), IPPROTO_IPV6, IPV6_TCLASS, kEcnCapable);
       SetOption(fd.get(), IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+      SetOption(fd.get(), IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0);  // ports alone choose the path
     } else {
       SetOption(fd.get(), IPPROTO_IP, IP_TOS, kEcnCapable);
       SetOption(fd.get(), IPPROTO_IP, IP_RECVTOS, 1);

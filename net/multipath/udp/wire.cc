@@ -275,6 +275,7 @@ bool Wire::OnTurn(absl::Time now) {
   if (owner_ != nullptr) {
     const std::string words = paths_->Repair(sender_->paths());
     if (!words.empty()) owner_->OnWireWords(words);
+    if (paths_->FollowPlan(facts_)) sender_->FollowPlan(facts_.planned, facts_.spare);
   }
   if (is_lingering_) linger_until_ = std::min(linger_until_, now + kLinger);
   bool moved = TakeArrivals();

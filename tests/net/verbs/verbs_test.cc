@@ -231,7 +231,7 @@ TEST(VerbsControl, WhatIsOutOfRangeIsNotBelieved) {
   EXPECT_TRUE(bad([](Control& c) { c.magic = 1; }));
   EXPECT_TRUE(bad([](Control& c) { c.version = kVerbsVersion + 1; }));
   EXPECT_TRUE(bad([](Control& c) { c.kind = static_cast<ControlKind>(0); }));
-  EXPECT_TRUE(bad([](Control& c) { c.kind = static_cast<ControlKind>(13); }));
+  EXPECT_TRUE(bad([](Control& c) { c.kind = static_cast<ControlKind>(14); }));
   EXPECT_TRUE(bad([](Control& c) { c.eager_max = kEagerBytesMax + 1; }));
   EXPECT_TRUE(bad([](Control& c) { c.lane = kVerbsLanesMax; }));
   EXPECT_TRUE(bad([](Control& c) { c.lanes = kVerbsLanesMax + 1; }));

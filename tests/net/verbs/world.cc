@@ -65,8 +65,13 @@ World::World(const WorldOptions& options) : step_(options.step) {
       device.resolves_addresses = options.resolves_addresses;
     }
     if (options.tweak) options.tweak(host, &devices);
-    (host == 0 ? a : b) = std::make_unique<ScriptedNode>(fabric, host, devices, options.settings,
-                                                         options.kind, &clock_);
+    std::vector<std::string> settings = options.settings;
+    if (options.more_settings) {
+      const std::vector<std::string> more = options.more_settings(host);
+      settings.insert(settings.end(), more.begin(), more.end());
+    }
+    (host == 0 ? a : b) =
+        std::make_unique<ScriptedNode>(fabric, host, devices, settings, options.kind, &clock_);
   }
 }
 

@@ -46,6 +46,7 @@ struct WorldOptions {
   int rails = 2;                               // of each host
   TransportKind kind = TransportKind::kVerbs;  // kMultipath: over queue pairs
   std::vector<std::string> settings;
+  std::function<std::vector<std::string>(int host)> more_settings;
   std::function<void(int host, std::vector<ScriptedDeviceOptions>*)> tweak;
   // Queue pairs are connected by other threads, which have the machine's time and not the world's.
   bool resolves_addresses = false;

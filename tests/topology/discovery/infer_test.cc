@@ -149,6 +149,69 @@ TEST(InferFabric, PathsByLoadMakeSpinesWithTheirBandwidths) {
   }
 }
 
+// Paths by load, whose switches have another name towards each leaf.
+TEST(InferFabric, NamesThatLoadsFindOnOnePathAreOneSwitch) {
+  SeenFabric seen = Seen(nullptr, nullptr);
+  std::erase_if(seen.flows, [](const SeenFlow& flow) { return flow.target.host != 0; });
+  for (SeenFlow& flow : seen.flows) {
+    flow.answered = {"", flow.source_port % kSpines == 0 ? "path 0" : "path 1", ""};
+  }
+  for (int spine = 0; spine < kSpines; ++spine) {
+    const std::string path = absl::StrCat("path ", spine);
+    seen.loaded[path] = Bandwidth::GigabitsPerSecond(100);
+    for (int leaf = 0; leaf < kLeaves; ++leaf) {
+      seen.same.emplace_back(path, absl::StrCat("s", spine, "-l", leaf));
+    }
+  }
+  ExpectFound(seen);
+  absl::StatusOr<InferredFabric> found = InferFabric(seen, {});
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->known.routers.size(), static_cast<size_t>(kLeaves * kSpines));
+  EXPECT_EQ(found->known.routers["s1-l2"], found->known.routers["s1-l0"]);
+  EXPECT_NE(found->known.routers["s1-l2"], found->known.routers["s0-l2"]);
+}
+
+Bandwidth Between(const Fabric& fabric, const std::string& from, const std::string& to) {
+  return fabric.link(*fabric.FindLink(*fabric.Find(from), *fabric.Find(to))).bandwidth;
+}
+
+TEST(InferFabric, BandwidthsAreThoseThatWereGivenOrMeasured) {
+  SeenFabric seen = Seen(nullptr, Loopback);
+  InferOptions options;
+  options.switch_bandwidth = Bandwidth::GigabitsPerSecond(100);
+  options.bandwidth_below["spine1"] = Bandwidth::GigabitsPerSecond(50);
+  auto found = InferFabric(seen, options);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(Between(found->fabric, "leaf0", "spine0"), Bandwidth::GigabitsPerSecond(100));
+  EXPECT_EQ(Between(found->fabric, "leaf2", "spine1"), Bandwidth::GigabitsPerSecond(50));
+
+  options.bandwidth_below["spine7"] = Bandwidth::GigabitsPerSecond(50);
+  EXPECT_THAT(std::string(InferFabric(seen, options).status().message()),
+              HasSubstr("--switch-bandwidth names spine7, which is no switch above the leaves; "
+                        "these are spine0, spine1"));
+
+  seen.loaded = {{"path 0", Bandwidth::GigabitsPerSecond(10)},
+                 {"path 1", Bandwidth::GigabitsPerSecond(40)}};
+  seen.same = {{"path 0", "spine1"}, {"path 1", "spine0"}};
+  found = InferFabric(seen, {});
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(Between(found->fabric, "leaf0", "spine0"), Bandwidth::GigabitsPerSecond(40));
+  EXPECT_EQ(Between(found->fabric, "leaf1", "spine1"), Bandwidth::GigabitsPerSecond(10));
+  seen.same.pop_back();
+  EXPECT_THAT(Refusal(seen), HasSubstr("no load told the bandwidth of spine0"));
+}
+
+// More ports tell nothing of other paths then.
+TEST(InferFabric, RefusesSwitchesThatHashAddressesAlone) {
+  SeenFabric seen = Seen(nullptr, Loopback);
+  for (SeenFlow& flow : seen.flows) {
+    const int spine = (flow.source.host + flow.target.host) % kSpines;
+    flow.answered = Loopback(flow.source.host / 2, spine, flow.target.host / 2);
+  }
+  EXPECT_THAT(Refusal(seen), HasSubstr("has 2 ways to leaf"));
+  EXPECT_THAT(Refusal(seen), HasSubstr("it hashes addresses alone"));
+}
+
 TEST(InferFabric, LldpMustAgreeWithProbes) {
   SeenFabric seen = Seen(Leaving, nullptr);
   for (int host = 0; host < kHosts; ++host)

@@ -291,6 +291,26 @@ TEST(PathPlanner, AvoidsADegradedLink) {
   EXPECT_NEAR(plan.phases[0].after.worst, 2 * FlowSeconds(MiB(1)), 1e-9);  // not 10
 }
 
+// The last spine has half the bandwidth, so that it gets half the flows of another.
+TEST(PathPlanner, SharesFlowsInProportionToTheBandwidthOfUnequalSpines) {
+  for (int spines : {3, 5, 8}) {
+    Bed bed(LeafSpine(6, 15, spines));
+    const NodeId slow = *bed.fabric.Find(absl::StrCat("spine", spines - 1));
+    for (LinkId link : bed.fabric.LinksFrom(slow)) {
+      bed.fabric.SetBandwidth(link, Bandwidth::GigabitsPerSecond(50));
+      bed.fabric.SetBandwidth(bed.fabric.link(link).reverse, Bandwidth::GigabitsPerSecond(50));
+    }
+    bed.routes.Update();
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      const PathPlan plan = *PathPlanner(bed.routes, bed.hashes).Plan(bed.Permutation(seed));
+      const PhaseReport& report = plan.phases[0];
+      EXPECT_NEAR(report.after.worst, report.bound, 1e-9)
+          << spines << " spines, permutation " << seed << ": " << report.bound_reason;
+      ExpectConsistent(bed, plan, {});
+    }
+  }
+}
+
 TEST(PathPlanner, SaysHowManyWishesPolarisedHashesLeaveOpen) {
   Bed bed(ThreeTier(2, 4, 4, 4, 16));
   for (int i = 0; i < bed.fabric.nodes(); ++i) {

@@ -232,6 +232,23 @@ TEST(ConnectionPlan, SparesComeBestFirstAndFailedOnesLast) {
                              [](const auto& a, const auto& b) { return a.seconds < b.seconds; }));
 }
 
+TEST(ConnectionPlan, SparesPassNoSwitchThatCarriesNothingAndAreNumberedByWhatIsLeft) {
+  ConnectionPlan plan(*ParseConnectionPlan(R"(weft-paths 1
+host h0 10.1.0.1 leaf0
+host h2 10.1.1.1 leaf1
+hash leaf0 linux:seed=1000
+spare leaf0 leaf1 0.1 leaf0:0/3>spine0
+spare leaf0 leaf1 0.2 leaf0:1/3>spine1
+spare leaf0 leaf1 0.3 leaf0:2/3>spine2
+)",
+                                           "plan"),
+                      "plan");
+  ASSERT_TRUE(plan.Hear("dropping spine1 leaf0 leaf1 1\ndropping spine1 leaf2 leaf3 2\n").ok());
+  EXPECT_EQ(Names(*plan.Spares({kH0, kH2})), (std::vector<std::string>{"leaf0:0/3", "leaf0:2/3"}));
+  plan.Leaves("leaf0", "spine1", true);
+  EXPECT_EQ(Names(*plan.Spares({kH0, kH2})), (std::vector<std::string>{"leaf0:0/2", "leaf0:1/2"}));
+}
+
 TEST(ConnectionPlan, AQueuePairLeavesWaysInTurn) {
   ConnectionPlan plan(*ParseConnectionPlan(kFourWays, "plan"), "plan");
   std::vector<PathWay> left{{0, {{"leaf0", 0, 4}}}};

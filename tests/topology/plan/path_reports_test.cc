@@ -74,6 +74,20 @@ TEST(PathReports, AllWhoHaveHeardTheSameKnowTheSameInWhateverOrder) {
   }
 }
 
+TEST(PathReports, PeopleAreToldWhatIsWrongAndNoMore) {
+  PathReports reports;
+  EXPECT_EQ(reports.Summary(), "");
+  ASSERT_TRUE(reports.Merge("left spine0 leaf1 - 1\ngood spine1 leaf1 - 2\n").ok());
+  EXPECT_EQ(reports.Summary(), "left spine0 leaf1");
+  ASSERT_TRUE(reports
+                  .Merge("dropping spine0 leaf3 leaf2 3\ndropping spine0 leaf2 leaf3 4\n"
+                         "dropping spine2 leaf2 leaf3 5\n")
+                  .ok());
+  EXPECT_EQ(
+      reports.Summary(),
+      "left spine0 leaf1, dropping spine0 leaf2 leaf3, dropping spine0 leaf3 leaf2 and 1 more");
+}
+
 TEST(PathReports, TextThatIsNoneChangesNothing) {
   PathReports reports;
   reports.Report({"spine0", "leaf0", "leaf1"}, State::kDropping);
