@@ -36,13 +36,6 @@ uint64_t Load(const std::byte* at) {
   return word;
 }
 
-#if defined(__x86_64__)
-// An instruction takes three cycles and one can begin in each, so that three lanes of a block run
-// side by side. What the first two give is then moved on past the zeros of the lanes behind them.
-constexpr size_t kLaneBytes = 1024;  // a power of two
-
-// Table k: what byte k of a remainder becomes behind kLaneBytes zeros.
-using Shift = std::array<std::array<uint32_t, 256>, 4>;
 using Operator = std::array<uint32_t, 32>;  // on remainders, as a matrix over GF(2)
 
 constexpr uint32_t Apply(const Operator& columns, uint32_t vector) {
@@ -53,15 +46,42 @@ constexpr uint32_t Apply(const Operator& columns, uint32_t vector) {
   return out;
 }
 
-constexpr Shift MakeShift() {
-  Operator zeros{};  // one bit of zero
+constexpr Operator Twice(const Operator& once) {
+  Operator twice{};
+  for (size_t bit = 0; bit < once.size(); ++bit) twice[bit] = Apply(once, once[bit]);
+  return twice;
+}
+
+constexpr Operator OneBitOfZero() {
+  Operator zeros{};
   zeros[0] = kPolynomial;
   for (size_t bit = 1; bit < zeros.size(); ++bit) zeros[bit] = uint32_t{1} << (bit - 1);
-  for (size_t bits = 1; bits < 8 * kLaneBytes; bits *= 2) {
-    Operator twice{};
-    for (size_t bit = 0; bit < zeros.size(); ++bit) twice[bit] = Apply(zeros, zeros[bit]);
-    zeros = twice;
+  return zeros;
+}
+
+// Operator k: 2^k bytes of zero.
+constexpr std::array<Operator, 64> MakeZeroBytes() {
+  Operator zeros = OneBitOfZero();
+  for (int bits = 1; bits < 8; bits *= 2) zeros = Twice(zeros);
+  std::array<Operator, 64> operators{};
+  for (Operator& each : operators) {
+    each = zeros;
+    zeros = Twice(zeros);
   }
+  return operators;
+}
+constexpr std::array<Operator, 64> kZeroBytes = MakeZeroBytes();
+
+#if defined(__x86_64__)
+// An instruction takes three cycles and one can begin in each, so that three lanes of a block run
+// side by side. What the first two give is then moved on past the zeros of the lanes behind them.
+constexpr size_t kLaneBytes = 1024;  // a power of two
+
+// Table k: what byte k of a remainder becomes behind kLaneBytes zeros.
+using Shift = std::array<std::array<uint32_t, 256>, 4>;
+constexpr Shift MakeShift() {
+  Operator zeros = OneBitOfZero();
+  for (size_t bits = 1; bits < 8 * kLaneBytes; bits *= 2) zeros = Twice(zeros);
   Shift shift{};
   for (size_t k = 0; k < shift.size(); ++k) {
     for (uint32_t byte = 0; byte < 256; ++byte) shift[k][byte] = Apply(zeros, byte << (8 * k));
@@ -126,6 +146,14 @@ uint32_t Crc32c(absl::Span<const std::byte> bytes, uint32_t before) {
   if (has_instruction) return Crc32cByInstruction(bytes, before);
 #endif
   return internal::Crc32cByTable(bytes, before);
+}
+
+uint32_t Crc32cOfSecond(uint32_t first, uint32_t both, uint64_t second_bytes) {
+  // What `first` becomes behind as many bytes of zero; the rest of `both` is the second's.
+  for (size_t bit = 0; bit < kZeroBytes.size(); ++bit) {
+    if ((second_bytes >> bit & 1) != 0) first = Apply(kZeroBytes[bit], first);
+  }
+  return both ^ first;
 }
 
 uint32_t Crc32c(absl::string_view text, uint32_t before) {

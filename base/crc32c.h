@@ -14,6 +14,8 @@ namespace weft {
 // Crc32c(b, Crc32c(a)) is the checksum of a followed by b. Thread-safe.
 uint32_t Crc32c(absl::Span<const std::byte> bytes, uint32_t before = 0);
 uint32_t Crc32c(absl::string_view text, uint32_t before = 0);
+// The checksum of b alone, by those of a and of a followed by b: no byte is read again.
+uint32_t Crc32cOfSecond(uint32_t first, uint32_t both, uint64_t second_bytes);
 
 namespace internal {
 uint32_t Crc32cByTable(absl::Span<const std::byte> bytes, uint32_t before);

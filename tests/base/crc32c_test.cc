@@ -35,6 +35,17 @@ TEST(Crc32c, IsTheSameByInstructionByTableAndInPieces) {
   }
 }
 
+TEST(Crc32c, OfASecondPartIsKnownFromThoseOfTheFirstAndOfBoth) {
+  Random random(3);
+  std::vector<std::byte> bytes(20'000);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (int round = 0; round < 300; ++round) {
+    auto both = absl::MakeConstSpan(bytes).first(random.Below(bytes.size() + 1));
+    auto first = both.first(random.Below(both.size() + 1)), second = both.subspan(first.size());
+    EXPECT_EQ(Crc32cOfSecond(Crc32c(first), Crc32c(both), second.size()), Crc32c(second));
+  }
+}
+
 // Long ones are taken in lanes side by side.
 TEST(Crc32c, IsTheSameByInstructionAndByTableWhereItIsLong) {
   Random random(2);

@@ -20,6 +20,7 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kLengthBytes = 8;
 constexpr int64_t kAlignment = 8;
 constexpr uint64_t kLongestHeader = 100'000'000;  // the reference implementation's bound
+constexpr size_t kPiece = size_t{1} << 20;  // of a write: files/file.cc writes as much at once
 constexpr char kMetadataKey[] = "__metadata__";
 
 struct DTypeRow {
@@ -160,8 +161,13 @@ absl::Status SafetensorsWriter::Append(absl::Span<const std::byte> bytes) {
                                                    " belong to the tensors"));
   }
   data_left_ -= static_cast<int64_t>(bytes.size());
-  crc32c_ = Crc32c(bytes, crc32c_);
-  return file_.Append(bytes);
+  // In pieces that are still in the cache when they are written.
+  for (size_t at = 0; at < bytes.size(); at += kPiece) {
+    const absl::Span<const std::byte> piece = bytes.subspan(at, kPiece);
+    crc32c_ = Crc32c(piece, crc32c_);
+    WEFT_RETURN_IF_ERROR(file_.Append(piece));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SafetensorsWriter::Commit() {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
@@ -53,7 +54,8 @@ std::vector<const BufferPart*> ByWidth(absl::Span<const BufferPart> parts) {
 }
 
 // What rank 0 must know of a shard to write the manifest. Lies beside it until Commit.
-Json MakeNote(int64_t step, const SafetensorsWriter& file, absl::Span<const BufferPart> parts) {
+Json MakeNote(int64_t step, const SafetensorsWriter& file, absl::Span<const BufferPart> parts,
+              const std::map<const BufferPart*, uint32_t>& checksums) {
   Json buffers = Json::array();
   for (const BufferPart& part : parts) {
     Json ranges = Json::array();
@@ -64,7 +66,7 @@ Json MakeNote(int64_t step, const SafetensorsWriter& file, absl::Span<const Buff
                        {"dtype", static_cast<int>(part.dtype)},
                        {"elements", part.elements},
                        {"shape", ShapeOf(part)},
-                       {"crc32c", Crc32c(part.bytes)},
+                       {"crc32c", checksums.at(&part)},
                        {"ranges", std::move(ranges)}});
   }
   return {{"step", step},
@@ -155,10 +157,17 @@ absl::Status CheckpointWriter::WriteShard(int rank, absl::Span<const BufferPart>
       SafetensorsWriter file,
       SafetensorsWriter::Create(absl::StrCat(temporary_, "/", ShardName(rank, world_size_)),
                                 tensors, metadata));
-  for (const BufferPart* part : order) WEFT_RETURN_IF_ERROR(file.Append(part->bytes));
+  // Each byte is read for its checksum once, on its way to the file: what a buffer has added to the
+  // file's is the buffer's.
+  std::map<const BufferPart*, uint32_t> checksums;
+  for (const BufferPart* part : order) {
+    const uint32_t before = file.file_crc32c();
+    WEFT_RETURN_IF_ERROR(file.Append(part->bytes));
+    checksums[part] = Crc32cOfSecond(before, file.file_crc32c(), part->bytes.size());
+  }
   for (const RankState& state : states) WEFT_RETURN_IF_ERROR(file.Append(state.bytes));
   WEFT_RETURN_IF_ERROR(file.Commit());
-  return WriteFileAtomically(NotePath(rank), MakeNote(step_, file, parts).dump());
+  return WriteFileAtomically(NotePath(rank), MakeNote(step_, file, parts, checksums).dump());
 }
 
 absl::Status CheckpointWriter::AddShard(int rank, Manifest& manifest) const {
