@@ -1,4 +1,4 @@
-// weft-ckpt: looks into checkpoints of weft-train, compares and converts them.
+// weft-ckpt: looks into checkpoints of weft-train, compares, copies and converts them.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -21,6 +21,7 @@
 #include "tools/ckpt/report.h"
 #include "tools/ckpt/verify.h"
 #include "tools/command_line.h"
+#include "trainer/checkpoint/mirror.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/retention.h"
 #include "trainer/checkpoint/safetensors.h"
@@ -131,6 +132,39 @@ struct DiffCommand {
     WEFT_ASSIGN_OR_RETURN(const std::vector<TensorDifference> differences, Diff(*a, *b));
     Print(differences, all, json);
     return AllEqual(differences);
+  }
+};
+
+// What the mirror of a run does by itself (checkpoint.remote_folder), by hand: for a run that had
+// none, or to bring a checkpoint back.
+struct CopyCommand {
+  std::string checkpoint, folder;
+  bool json = false;
+
+  void Register(CLI::App& app) {
+    app.add_option("checkpoint", checkpoint, "as runs/demo/checkpoints/step-00001000")
+        ->required()
+        ->check(CLI::ExistingDirectory);
+    app.add_option("folder", folder,
+                   "a folder of checkpoints, made where it is missing; one of the same step there "
+                   "is replaced")
+        ->required();
+    app.add_flag("--json", json, "one JSON object");
+  }
+
+  absl::StatusOr<bool> Run() const {
+    WEFT_RETURN_IF_ERROR(CheckIsCheckpoint(checkpoint));
+    WEFT_ASSIGN_OR_RETURN(const auto reader, train::CheckpointReader::Open(checkpoint));
+    const std::string copy =
+        absl::StrCat(folder, "/", train::CheckpointName(reader->manifest().step));
+    WEFT_RETURN_IF_ERROR(train::CopyCheckpoint(checkpoint, folder));
+    if (json) {
+      const nlohmann::ordered_json row = {{"source", checkpoint}, {"copy", copy}};
+      absl::PrintF("%s\n", row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    } else {
+      absl::PrintF("%s: whole, each shard held against its checksum\n", copy);
+    }
+    return true;
   }
 };
 
@@ -256,7 +290,7 @@ struct ConvertCommand {
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "Looks into checkpoints of weft-train, compares and converts them.\n"
+      "Looks into checkpoints of weft-train, compares, copies and converts them.\n"
       "  weft-ckpt list runs/demo\n"
       "  weft-ckpt convert runs/demo/checkpoints/step-00001000 --to huggingface models/demo\n"
       "Exit status 0: done, all is whole, or equal; 1: it failed, something is not whole, or "
@@ -267,14 +301,18 @@ int Main(int argc, char** argv) {
   ListCommand list;
   VerifyCommand verify;
   DiffCommand diff;
+  CopyCommand copy;
   ConvertCommand convert;
   CLI::App* list_app = app.add_subcommand("list", "a run's checkpoints, and whether each is whole");
   CLI::App* verify_app = app.add_subcommand("verify", "reads every byte of a checkpoint");
   CLI::App* diff_app = app.add_subcommand("diff", "two checkpoints, tensor by tensor");
+  CLI::App* copy_app =
+      app.add_subcommand("copy", "a whole checkpoint to another folder, checked on its way");
   CLI::App* convert_app = app.add_subcommand("convert", "to and from formats of other programs");
   list.Register(*list_app);
   verify.Register(*verify_app);
   diff.Register(*diff_app);
+  copy.Register(*copy_app);
   convert.Register(*convert_app);
   const int status_of_usage = ReadCommandLine(app, argc, argv, [&] {
     return convert_app->parsed() ? convert.Resolve() : absl::OkStatus();
@@ -284,6 +322,7 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<bool> good = list_app->parsed()     ? list.Run()
                                     : verify_app->parsed() ? verify.Run()
                                     : diff_app->parsed()   ? diff.Run()
+                                    : copy_app->parsed()   ? copy.Run()
                                                            : convert.Run();
   if (good.ok()) return *good ? 0 : 1;
   absl::FPrintF(stderr, "weft-ckpt: %s\n", good.status().message());

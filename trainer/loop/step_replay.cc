@@ -22,8 +22,14 @@ absl::StatusOr<StepReplay> StepReplay::Plan(const std::string& run_dir, const st
   std::error_code error;
   const std::string run = fs::absolute(run_dir, error).string();
   if (error) return ErrnoStatus(error.value(), absl::StrCat("find ", run_dir));
-  WEFT_ASSIGN_OR_RETURN(const LatestCheckpoint latest,
+  WEFT_ASSIGN_OR_RETURN(LatestCheckpoint latest,
                         FindLatest(run + "/checkpoints", Verification::kWhenTouched));
+  if (!config.checkpoint_remote_folder.empty()) {
+    // One that cannot be read does not keep the run from its own.
+    absl::StatusOr<LatestCheckpoint> remote = FindLatest(
+        fs::absolute(config.checkpoint_remote_folder, error).string(), Verification::kWhenTouched);
+    if (remote.ok() && remote->step > latest.step) latest = *std::move(remote);
+  }
   StepReplay replay;
   replay.folder_ = absl::StrCat(run, "/replay/", name);
   replay.checkpoint_ = latest.path;

@@ -101,6 +101,30 @@ TEST_F(CheckpointTiersRunTest, TheRemoteFolderIsResumedFromWhereTheRunsOwnIsLost
   EXPECT_EQ(FindLatest(remote)->step, 14);
 }
 
+// The driver's replay of a step begins there as well, with the same result, and changes nothing.
+TEST_F(CheckpointTiersRunTest, AStepIsReplayedFromTheRemoteFolder) {
+  const std::string remote = RunDir("replay_remote");
+  const std::vector<std::string> settings =
+      Settings({"optimizer.decay_steps=14", "checkpoint.remote_folder=" + remote});
+  Outcome outcome = Run(2, "replayed", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  std::vector<std::string> replay = settings;
+  replay.push_back("--replay");
+  const auto digest = [&] {
+    const Outcome replayed = Run(2, "replayed", replay);
+    EXPECT_EQ(replayed.status, 0) << replayed.output;
+    const size_t at = replayed.output.find("replay: step 11, ");
+    EXPECT_NE(at, std::string::npos) << replayed.output;
+    return at == std::string::npos
+               ? std::string()
+               : replayed.output.substr(at, replayed.output.find('\n', at) - at);
+  };
+  const std::string from_own = digest();
+  fs::remove_all(RunDir("replayed") + "/checkpoints");
+  EXPECT_EQ(digest(), from_own);
+  ExpectWhole(remote);
+}
+
 // Memory, local disk, the run's folder, a remote one: the newest is taken, of the same step the
 // fastest, and what a tier has lost or damaged comes from the next.
 TEST_F(CheckpointTiersRunTest, EachTierIsResumedFromWhereTheFasterOnesAreLost) {

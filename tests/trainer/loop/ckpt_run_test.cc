@@ -118,6 +118,25 @@ class CkptRunTest : public TrainRunTest {
   }
 };
 
+TEST_F(CkptRunTest, ACopyIsWholeOrNotThere) {
+  const std::string folder = RunDir("copies"), copy = folder + "/" + CheckpointName(4);
+  const json said = CkptJson({"copy", Step("one", 4), folder});
+  EXPECT_EQ(said.value("copy", ""), copy);
+  EXPECT_EQ(Ckpt({"verify", copy}).status, 0);
+  EXPECT_EQ(Ckpt({"diff", Step("one", 4), copy}).status, 0);
+  // Of a damaged one there is none, and what was there of that step stays.
+  const std::string damaged = RunDir("damaged") + "/" + CheckpointName(4);
+  fs::create_directories(RunDir("damaged"));
+  fs::copy(copy, damaged);
+  for (const fs::directory_entry& entry : fs::directory_iterator(damaged)) {
+    if (entry.path().extension() == ".safetensors") Flip(entry.path().string(), 5000);
+  }
+  const Outcome outcome = Ckpt({"copy", damaged, folder});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("is damaged: its checksum is"));
+  EXPECT_EQ(Ckpt({"verify", copy}).status, 0);
+}
+
 TEST_F(CkptRunTest, ListsWhatARunHasAndProvesItWhole) {
   const json listed = CkptJson({"list", RunDir("one")});
   ASSERT_EQ(listed["checkpoints"].size(), 2U);
