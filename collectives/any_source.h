@@ -16,6 +16,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "collectives/drain.h"
+
 namespace weft::collectives {
 
 class AnySource {
@@ -37,6 +39,8 @@ class AnySource {
     state.sought.reset();
     return true;
   }
+  // What links have accepted of one peer and tag; see drain.h.
+  PostedCount& posted(int peer, uint32_t tag) { return states_[Key(peer, tag)].posted; }
   // A receive was posted.
   void Received(int peer, uint32_t tag) { ++states_[Key(peer, tag)].received; }
   uint32_t received(int peer, uint32_t tag) const {
@@ -47,6 +51,7 @@ class AnySource {
  private:
   struct State {
     uint32_t sent = 0, received = 0;  // wrap
+    PostedCount posted;
     std::optional<uint32_t> sought;
   };
   static uint64_t Key(int peer, uint32_t tag) {

@@ -284,7 +284,7 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
                         .divisor = size(),
                         .reduce = Reduces(entry.spec.kind) ? ReduceFor(type, op) : nullptr,
                         .scale = ScaleFor(type),
-                        .key = {uint64_t{group_->id} << 32 | sequence, check},
+                        .key = {LinkTag(group_->id, sequence, /*is_message=*/false), check},
                         .group = group_->peers};
   auto work = std::make_shared<CollectiveWork>(endpoint_.get(), group_, start_ns,
                                                *std::move(planned), invocation, sequence, type, op);
@@ -396,7 +396,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   auto own = std::static_pointer_cast<EndpointImpl>(std::move(endpoint));
   auto group = std::make_shared<Group>();
   group->name = std::string(name);
-  group->id = HashName(name);
+  const int64_t epoch = own->epoch();
+  group->id = HashName(epoch == 0 ? std::string(name) : absl::StrCat(name, " of ", epoch));
   group->rank = -1;
   std::vector<Rank> sorted = ranks;
   std::sort(sorted.begin(), sorted.end());

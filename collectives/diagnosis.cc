@@ -177,8 +177,9 @@ void EndpointImpl::FailGroup(Group& group, const absl::Status& status, int64_t n
     WEFT_LOG_WARN(verdict.message());
   }
   TellFailure(group, verdict, told_by);
+  if (options_.rejoins) AskToDrain(group);
   if (told_by == nullptr) linger_ns_ = now_ns + kLingerNs;
-  const int64_t cut_ns = now_ns + absl::ToInt64Nanoseconds(grace);
+  const int64_t cut_ns = now_ns + (options_.rejoins ? kDrainNs : absl::ToInt64Nanoseconds(grace));
   for (auto& operation : active_) {
     if (operation == nullptr || &operation->group() != &group || operation->complete()) continue;
     operation->verdict = verdict;
@@ -236,11 +237,12 @@ void EndpointImpl::Examine(int64_t now_ns) {
 
 absl::Status EndpointImpl::Left(const Operation& operation, size_t peer) {
   Group& group = const_cast<Operation&>(operation).group();
-  if (!operation.has_sequence()) return absl::OkStatus();
   std::optional<uint32_t> called;
   {
     std::lock_guard<std::mutex> lock(group.mutex);
-    if (group.HasFinished(group.ranks[peer], operation.sequence())) return absl::OkStatus();
+    const bool has_finished =
+        operation.has_sequence() && group.HasFinished(group.ranks[peer], operation.sequence());
+    if (has_finished) return absl::OkStatus();
     called = group.left[peer];
   }
   if (!called.has_value()) return absl::OkStatus();
@@ -256,7 +258,15 @@ void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
   for (size_t r = 0; r < group.peers.size(); ++r) {
     const Peer* peer = group.peers[r];
     if (peer == nullptr || !operation.Needs(static_cast<int>(r))) continue;
-    if (absl::Status left = Left(operation, r); !left.ok()) {
+    absl::Status left = Left(operation, r);
+    if (!left.ok() && !operation.has_sequence()) {
+      // A message that the peer has sent before may still come; its link tells where it is kept.
+      if (options_.rejoins && now_ns < operation.deadline_ns) {
+        operation.deadline_ns = std::min(operation.deadline_ns, now_ns + kStallNs);
+      }
+      if (!options_.rejoins || now_ns < operation.deadline_ns) left = absl::OkStatus();
+    }
+    if (!left.ok()) {
       FailGroup(group, left, now_ns, absl::Milliseconds(100));
       return;
     }
@@ -361,6 +371,7 @@ void EndpointImpl::HandleNotice(Peer& peer, absl::string_view bytes) {
     }
     return;
   }
+  if (kind == kDrain) return HandleDrain(peer, group_id, sequence, value != 0, text);
   if (kind == kGoodbye) return HandleGoodbye(peer, group_id, sequence);
   if (kind != kAnswer) return;
   for (auto& operation : active_) {

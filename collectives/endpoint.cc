@@ -47,6 +47,12 @@ absl::StatusOr<std::string> ThisHost() {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Endpoint>> Endpoint::Create(EndpointOptions options) {
+  return CreateRejoinable(RejoinableOptions(std::move(options)));
+}
+
+Rejoinable& AsRejoinable(Endpoint& endpoint) { return static_cast<EndpointImpl&>(endpoint); }
+
+absl::StatusOr<std::shared_ptr<Endpoint>> CreateRejoinable(RejoinableOptions options) {
   if (options.world_size < 1 || options.rank.value() < 0 ||
       options.rank.value() >= options.world_size) {
     return absl::InvalidArgumentError(
@@ -69,11 +75,12 @@ absl::StatusOr<std::shared_ptr<Endpoint>> Endpoint::Create(EndpointOptions optio
   return std::shared_ptr<Endpoint>(std::move(endpoint));
 }
 
-EndpointImpl::EndpointImpl(EndpointOptions options) : options_(std::move(options)) {
+EndpointImpl::EndpointImpl(RejoinableOptions options) : options_(std::move(options)) {
   collective_timeout_ = options_.settings.Duration("collective.timeout");
 }
 
 absl::Status EndpointImpl::Open() {
+  if (options_.rejoining.has_value()) epoch_ = options_.rejoining->epoch;
   if (options_.host.empty()) {
     WEFT_ASSIGN_OR_RETURN(options_.host, ThisHost());
   }
@@ -115,7 +122,7 @@ absl::Status EndpointImpl::Open() {
 absl::Status EndpointImpl::AgreeOnSecret() {
   if (options_.secret != net::JobSecret{}) return absl::OkStatus();
   const std::string key = absl::StrCat(options_.job, "/secret");
-  if (options_.rank == Rank(0)) {
+  if (options_.rank == Rank(0) && !options_.rejoining.has_value()) {
     if (getrandom(options_.secret.data(), options_.secret.size(), 0) !=
         static_cast<ssize_t>(options_.secret.size())) {
       return ErrnoStatus(errno, "draw the job's secret");
@@ -182,7 +189,8 @@ absl::Status EndpointImpl::UseTransports() {
     used[peer.transport] = true;
   }
   for (int t = 0; t < kTransportsMax; ++t) {
-    if (!used[t]) transports_[t].reset();
+    // Where ranks are replaced, one may come on another host.
+    if (!used[t] && !options_.rejoins) transports_[t].reset();
     if (transports_[t] == nullptr) continue;
     WEFT_RETURN_IF_ERROR(driver_.Watch(transports_[t]->wait_fd()));
   }

@@ -28,6 +28,7 @@ EndpointImpl::~EndpointImpl() {
   active_.clear();
   closed_.clear();
   peers_.clear();
+  fillers_.clear();
   for (auto& transport : transports_) transport.reset();
 }
 
@@ -60,6 +61,12 @@ std::vector<Endpoint::LinkCounters> EndpointImpl::Counters() const {
     }
   });
   return out;
+}
+
+Rejoinable::LinkTotals EndpointImpl::links_made() const {
+  LinkTotals totals;
+  driver_.Run([&] { totals = links_made_; });
+  return totals;
 }
 
 void EndpointImpl::Start(std::shared_ptr<Operation> operation) {
@@ -105,7 +112,8 @@ bool EndpointImpl::TakeInbox(int64_t now_ns) {
       std::lock_guard<std::mutex> lock(operation.group().mutex);
       operation.verdict = operation.group().status;  // failed since the call
     }
-    if (operation.verdict.ok()) operation.Begin(*this);
+    operation.has_begun = operation.verdict.ok();
+    if (operation.has_begun) operation.Begin(*this);
     if (i == 0) examine_ns_ = now_ns_ + kExaminePeriodNs;
   }
   Priorities::Order(active_);
@@ -132,6 +140,7 @@ bool EndpointImpl::Turn(int64_t now_ns) {
   }
   if (!parting_.empty()) PublishDepartures(now_ns_);
   moved |= AdvanceAll(now_ns_);
+  if (!fillers_.empty()) moved |= PostFillers();
   if (notices_waiting_) moved |= FlushNotices();
   if (!active_.empty() && now_ns_ >= examine_ns_) {
     examine_ns_ = now_ns_ + kExaminePeriodNs;
@@ -158,8 +167,9 @@ bool EndpointImpl::AdvanceAll(int64_t now_ns) {
         OnRequestFailed(operation, now_ns);
       }
     }
-    const bool over = operation.verdict.ok() ? operation.complete()
-                                             : now_ns >= operation.cut_ns && operation.AtRest();
+    // Where links are kept, nobody takes the end of this for the end of the process.
+    const bool may_end = options_.rejoins || now_ns >= operation.cut_ns;
+    const bool over = operation.verdict.ok() ? operation.complete() : may_end && operation.AtRest();
     if (over) {
       Conclude(operation, now_ns);
       active_[i].reset();  // a failure of a later one looks through the list
@@ -175,6 +185,7 @@ bool EndpointImpl::AdvanceAll(int64_t now_ns) {
 }
 
 void EndpointImpl::Conclude(Operation& operation, int64_t now_ns) {
+  if (options_.rejoins) KeepAccount(operation);
   if (operation.verdict.ok()) {
     if (absl::Status found = operation.Deliver(); !found.ok()) {
       OnBufferFault(operation, found, now_ns);
@@ -196,6 +207,7 @@ net::SendLink* EndpointImpl::SendTo(Peer& peer) {
       if (!std::exchange(peer.sought, true)) directory_.LookUp(peer.rank);
       return nullptr;
     }
+    ++links_made_.opened;
     peer.send =
         transports_[peer.transport]->Connect(peer.address, peer.rank, absl::FromUnixNanos(now_ns_));
   }
@@ -212,6 +224,7 @@ absl::StatusOr<net::Region> EndpointImpl::Register(int transport, void* data, si
 
 void EndpointImpl::OnAccepted(std::unique_ptr<net::ReceiveLink> link) {
   Peer& peer = peers_[link->peer().index()];
+  ++links_made_.accepted;
   if (peer.receive != nullptr) closed_.push_back(std::move(peer.receive));
   peer.receive = std::move(link);
 }

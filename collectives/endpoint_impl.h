@@ -10,15 +10,20 @@
 //
 // What is left here works on peers, their links and the operations under way, in files by idea:
 // endpoint.cc opens, endpoint_impl.cc takes turns, membership.cc is about who joins, leaves and
-// departs, diagnosis.cc about what goes wrong, any_source.cc about receives from any rank.
+// departs, diagnosis.cc about what goes wrong, drain.cc about links that outlive a failed group,
+// any_source.cc about receives from any rank.
 //
 // Fields are marked by what guards them: (d) the role of driver, (c) constant after Open(); the
 // others are thread-safe.
 #ifndef WEFT_COLLECTIVES_ENDPOINT_IMPL_H_
 #define WEFT_COLLECTIVES_ENDPOINT_IMPL_H_
 
+#include <atomic>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/endpoint.h"
@@ -30,15 +35,17 @@
 #include "collectives/progress_driver.h"
 #include "collectives/rank_directory.h"
 #include "collectives/recorder.h"
+#include "collectives/rejoin.h"
 
 namespace weft::collectives {
 
 class EndpointImpl final : public Endpoint,
+                           public Rejoinable,
                            public Peers,
                            private ProgressEngine,
                            private net::TransportEvents {
  public:
-  explicit EndpointImpl(EndpointOptions options);
+  explicit EndpointImpl(RejoinableOptions options);
   ~EndpointImpl() override;
   // Everything that can fail: transports, exchange of addresses, the background thread.
   absl::Status Open();
@@ -55,6 +62,14 @@ class EndpointImpl final : public Endpoint,
   const RankPlace& place(Rank rank) const override { return directory_.place(rank); }
   const StartPhases& start_phases() const override { return start_phases_; }
   const planner::CostTable& costs() const override { return directory_.costs(); }
+
+  // ---- Rejoinable: membership.cc.
+  absl::Status Forget(const std::vector<int>& replaced) override;
+  absl::Status Rejoin(const Rejoining& rejoining) override;
+  LinkTotals links_made() const override;
+  // Of the job, in which ranks were replaced last; 0: none were. Part of groups' ids, so that
+  // nothing of before is taken for the present.
+  int64_t epoch() const { return epoch_; }
 
   // ---- For communicators.
   absl::Status Join(const std::shared_ptr<Group>& group);  // fills group->peers
@@ -128,6 +143,16 @@ class EndpointImpl final : public Endpoint,
   void DropLinks(const std::shared_ptr<Group>& group, const std::vector<int>& kept);
   void Reconcile(const std::shared_ptr<Group>& group, const std::vector<int>& kept);
 
+  // ---- drain.cc; by the driver.
+  void KeepAccount(Operation& operation);  // of what it has posted; when it ends
+  void AskToDrain(const Group& group);
+  // Nothing: this side has finished the call.
+  std::optional<PostedCount> PostedWith(Group& group, const Peer& peer, uint32_t number,
+                                        bool is_message);
+  void HandleDrain(Peer& peer, uint32_t group_id, uint32_t number, bool is_message,
+                   absl::string_view text);
+  bool PostFillers();
+
   // ---- any_source.cc; by the driver.
   void HandleAnySource(Peer& from, bool offer, uint32_t group_id, uint32_t tag, uint32_t known);
 
@@ -136,7 +161,7 @@ class EndpointImpl final : public Endpoint,
   void OnNotice(net::Link& link, absl::string_view bytes) override;
   void OnBroken(net::Link& link, const absl::Status& status) override;
 
-  EndpointOptions options_;            // (c)
+  RejoinableOptions options_;          // (c)
   absl::Duration collective_timeout_;  // (c)
   planner::Forced forced_;             // (c)
   Recorder recorder_;                  // its calls say by whom
@@ -150,9 +175,16 @@ class EndpointImpl final : public Endpoint,
   std::vector<std::pair<int, std::string>> heard_;              // (d), notices since it began
   std::vector<Peer*> parting_;  // (d), whose link broke, and whom no group has heard of as departed
   Priorities priorities_;       // (d)
-  uint64_t turn_ = 0;           // (d)
-  int64_t now_ns_ = 0;          // (d)
-  int64_t examine_ns_ = 0;      // (d), when next
+  // Of this epoch: what was posted for peers that gave up, groups that were left, fillers under
+  // way.
+  std::map<std::pair<uint64_t, Rank>, PostedCount> filled_;  // (d)
+  std::map<uint32_t, std::shared_ptr<Group>> left_groups_;   // (d)
+  std::vector<Filler> fillers_;                              // (d), go after links
+  LinkTotals links_made_;                                    // (d)
+  std::atomic<int64_t> epoch_{0};
+  uint64_t turn_ = 0;             // (d)
+  int64_t now_ns_ = 0;            // (d)
+  int64_t examine_ns_ = 0;        // (d), when next
   bool notices_waiting_ = false;  // (d)
   int64_t linger_ns_ = 0;         // (d), until then notices are on their way
 

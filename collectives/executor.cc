@@ -223,6 +223,16 @@ bool Execution::Holds(int peer) {
   return false;
 }
 
+PostedCount Execution::Posted(int peer) const {
+  PostedCount count;
+  for (size_t c = 0; c < progress_.size(); ++c) {
+    const Plan::Channel& channel = plan_->channels[c];
+    if (channel.peer != peer) continue;
+    (channel.sends ? count.sends : count.receives) += progress_[c].posted;
+  }
+  return count;
+}
+
 bool Execution::Needs(int peer) const {
   for (size_t c = 0; c < progress_.size(); ++c) {
     const Plan::Channel& channel = plan_->channels[c];

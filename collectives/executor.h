@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "collectives/drain.h"
 #include "collectives/peers.h"
 #include "collectives/reduce.h"
 #include "collectives/schedule.h"
@@ -66,6 +67,7 @@ class Execution {
   // Requests that the transport still holds, of all peers or of one group rank.
   bool AtRest();
   bool Holds(int peer);
+  PostedCount Posted(int peer) const;
   bool Needs(int peer) const;  // messages to or from it are not all done
 
  private:

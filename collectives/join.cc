@@ -90,7 +90,7 @@ absl::StatusOr<Job> JoinJob(JoinOptions options) {
   } else {
     WEFT_ASSIGN_OR_RETURN(job.environment, JobEnvironment::FromEnvironment());
   }
-  EndpointOptions endpoint;
+  RejoinableOptions endpoint;
   if (options.mesh) {
     WEFT_ASSIGN_OR_RETURN(endpoint.mesh, options.mesh(job.environment.world_size));
   }
@@ -104,8 +104,10 @@ absl::StatusOr<Job> JoinJob(JoinOptions options) {
   if (!options.program.empty()) absl::StrAppend(&endpoint.job, "/", options.program);
   endpoint.secret = job.environment.secret;
   endpoint.settings = options.settings;
+  endpoint.rejoins = options.rejoins;
+  endpoint.rejoining = options.rejoining;
   const std::string prefix = endpoint.job;
-  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Endpoint> made, Endpoint::Create(std::move(endpoint)));
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Endpoint> made, CreateRejoinable(std::move(endpoint)));
   for (const auto& phase : made->start_phases()) phases.push_back(phase);
   // Groups keep the endpoint alive, and the endpoint uses the store until its end.
   struct Kept {
@@ -117,7 +119,8 @@ absl::StatusOr<Job> JoinJob(JoinOptions options) {
   watch.Lap();
   if (options.make_groups) WEFT_RETURN_IF_ERROR(options.make_groups(job.endpoint));
   phases.emplace_back("groups", watch.Lap());
-  if (options.wants_report && job.environment.world_size > 1) {
+  const bool wants_report = options.wants_report && !options.rejoining.has_value();
+  if (wants_report && job.environment.world_size > 1) {
     job.report = Report(options, job, prefix, phases);
   }
   return job;

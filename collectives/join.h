@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "base/settings.h"
 #include "collectives/endpoint.h"
+#include "collectives/rejoin.h"
 #include "collectives/rendezvous/job_environment.h"
 #include "collectives/store/store.h"
 #include "topology/job/mesh.h"
@@ -43,6 +44,9 @@ struct JoinOptions {
   AgentStoreConnector agent_store;
   // Makes the program's groups; timed. May be null.
   std::function<absl::Status(const std::shared_ptr<Endpoint>& endpoint)> make_groups;
+  // See RejoinableOptions; a process that comes into a job which goes on makes no report.
+  bool rejoins = false;
+  std::optional<Rejoining> rejoining;
   // Whether rank 0 waits for what the others say of their time (Job::report). All ranks want the
   // same.
   bool wants_report = true;

@@ -63,6 +63,10 @@ void EndpointImpl::Leave(const std::shared_ptr<Group>& group) {
                   absl::StrCat("rank ", rank().value(), " destroyed it with works unfinished")),
               now_ns_, absl::ZeroDuration());
   });
+  while (unfinished && options_.rejoins) {  // until its links are drained (drain.h), or closed
+    driver_.Run([&] { unfinished = IsActive(*group); });
+    if (unfinished) poll(nullptr, 0, 1);
+  }
   while (unfinished) {  // until notices have left, for a bounded time (CloseLinksOf)
     driver_.Run([&] {
       now_ns_ = std::max(now_ns_, SystemClock::Nanoseconds());
@@ -80,7 +84,10 @@ void EndpointImpl::Leave(const std::shared_ptr<Group>& group) {
     });
     if (unfinished) poll(nullptr, 0, 1);
   }
-  driver_.Run([&] { groups_.Remove(*group); });
+  driver_.Run([&] {
+    if (options_.rejoins) left_groups_[group->id] = group;
+    groups_.Remove(*group);
+  });
 }
 
 void EndpointImpl::SayGoodbye(Group& group) {
@@ -234,6 +241,64 @@ absl::Status EndpointImpl::PrepareShrink(const std::shared_ptr<Group>& group,
   });
   WEFT_RETURN_IF_ERROR(MeetSurvivors(*group, absl::StrCat(name, "/drained"), kept, false).status());
   Reconcile(group, kept);
+  return absl::OkStatus();
+}
+
+// ---- Ranks that are replaced
+
+absl::Status EndpointImpl::Forget(const std::vector<int>& replaced) {
+  if (transports_[1] != nullptr && transports_[1]->kind() == net::TransportKind::kVerbs) {
+    return absl::FailedPreconditionError(
+        "over verbs small messages are sent ahead of their receive, and links keep them");
+  }
+  bool is_busy = true;
+  std::vector<int> lost;
+  const int64_t limit_ns = SystemClock::Nanoseconds() + kDrainNs;
+  while (is_busy && SystemClock::Nanoseconds() < limit_ns) {
+    driver_.Run([&] {
+      for (const int rank : replaced) {
+        Peer& peer = peers_[static_cast<size_t>(rank)];
+        if (peer.rank == options_.rank) continue;
+        peer.send.reset();
+        peer.receive.reset();
+        std::erase_if(fillers_, [&](const Filler& filler) { return filler.peer == &peer; });
+        peer.notices.clear();
+        peer.address.clear();
+        peer.sought = false;
+        peer.gone = absl::OkStatus();
+        peer.gone_ns = 0;
+        peer.send_full_turn = peer.receive_full_turn = 0;
+      }
+      std::erase_if(parting_, [](const Peer* peer) { return peer->gone.ok(); });
+      lost.clear();
+      for (const Peer& peer : peers_) {
+        if (!peer.gone.ok()) lost.push_back(peer.rank.value());
+      }
+      is_busy = !active_.empty() || !fillers_.empty();
+    });
+    if (is_busy) poll(nullptr, 0, 1);
+  }
+  if (!lost.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a link to rank ", lost[0],
+                     " is lost: ", peers_[static_cast<size_t>(lost[0])].gone.message()));
+  }
+  if (is_busy) return absl::FailedPreconditionError("links to other ranks are still in use");
+  return absl::OkStatus();
+}
+
+absl::Status EndpointImpl::Rejoin(const Rejoining& rejoining) {
+  WEFT_ASSIGN_OR_RETURN(const RankDirectory::Addresses addresses,
+                        directory_.TakeReplaced(options_, rejoining));
+  driver_.Run([&] {
+    for (const auto& [rank, address] : addresses) {
+      peers_[rank.index()].address = address;
+      peers_[rank.index()].transport = directory_.transport(rank);
+    }
+    left_groups_.clear();
+    filled_.clear();
+  });
+  epoch_ = rejoining.epoch;
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 //     abort   0, absl's status code; text: what failed (base/failure.h), a line feed, the message
 //     seek    tag, how many receives were posted           (any_source.h)
 //     offer   tag, the same number again
+//     drain   sequence or tag, 1 for a message; text: what the sender has posted (drain.h)
 //     goodbye how many collectives the sender has called and finished, 0: it has left the group
 #ifndef WEFT_COLLECTIVES_NOTICE_H_
 #define WEFT_COLLECTIVES_NOTICE_H_
@@ -25,7 +26,8 @@ enum NoticeKind : uint32_t {
   kAbort = 3,
   kSeek = 4,
   kOffer = 5,
-  kGoodbye = 6
+  kGoodbye = 6,
+  kDrain = 7
 };
 
 inline std::string Pack(NoticeKind kind, uint32_t group, uint32_t third, uint32_t fourth,

@@ -5,15 +5,18 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/records.h"
 #include "collectives/any_source.h"
 #include "collectives/communicator.h"
+#include "collectives/drain.h"
 #include "collectives/executor.h"
 
 namespace weft::collectives {
@@ -49,6 +52,10 @@ struct Group {
   std::vector<Peer*> peers;    // by group rank; null at the own
   AnySource any_source;        // the driver's
   RecordName record_name = 0;  // of the name, in this process's records
+  // The driver's, where links are kept (drain.h): calls that are finished, and what was posted of
+  // those that failed, by sequence number and group rank.
+  FinishedCalls finished;
+  std::map<std::pair<uint32_t, int>, PostedCount> given_up;
 
   std::mutex mutex;  // guards what follows
   absl::Status status;
@@ -63,6 +70,11 @@ struct Group {
   // With mutex held: whether rank `rank` of the job has finished collective `sequence`.
   bool HasFinished(Rank rank, uint32_t sequence) const;
 };
+
+// The tag of a group's messages at a link: of a collective, or of messages between two ranks.
+inline uint64_t LinkTag(const uint32_t group_id, uint32_t number, bool is_message) {
+  return uint64_t{is_message} << 63 | uint64_t{group_id} << 32 | number;
+}
 
 class Operation : public Work {
  public:
@@ -84,7 +96,9 @@ class Operation : public Work {
   virtual bool AtRest() = 0;
   virtual bool Holds(int peer) = 0;
   virtual bool Needs(int peer) const = 0;
-  virtual std::string Describe() const = 0;  // "collective #3, all_reduce(...)"
+  virtual PostedCount Posted(int peer) = 0;   // of a message: by all of its tag
+  virtual uint32_t tag() const { return 0; }  // of a message
+  virtual std::string Describe() const = 0;   // "collective #3, all_reduce(...)"
   virtual bool has_sequence() const = 0;
   virtual uint32_t sequence() const = 0;
   // A receive from any rank that has not found its sender: the tag, and what gives it one.
@@ -113,6 +127,7 @@ class Operation : public Work {
   };
   Priority priority = Priority::kNormal;
   uint32_t window = UINT32_MAX;  // chunks of one peer that it may have at the link (priorities.h)
+  bool has_begun = false;        // else its group had failed before
   int64_t moved_ns = 0;          // when it last did
   int64_t deadline_ns = 0;       // collective.timeout
   absl::Status suspicion;        // a mismatch was seen: diagnose, then fail with this or better

@@ -28,10 +28,17 @@ std::string FromWord(absl::string_view word) {
   return word.empty() ? "" : absl::HexStringToBytes(word.substr(1));
 }
 
+constexpr char kNewTable[] = "table";
+
+std::string TableKey(const RejoinableOptions& options) {
+  return absl::StrCat(options.job, "/hosts");
+}
+
 // Hosts, costs, which of the distinct places each rank has, and these.
-std::string EncodeTable(const JobGroups& job, const planner::CostTable& costs) {
+std::string EncodeTable(const std::map<int, MemberRecord>& members,
+                        const planner::CostTable& costs) {
   std::vector<std::string> names, places, distinct;
-  for (const auto& [rank, record] : job.members) {
+  for (const auto& [rank, record] : members) {
     names.push_back(record.host);
     places.emplace_back(record.address.substr(record.address.rfind(' ') + 1));
   }
@@ -45,7 +52,7 @@ std::string EncodeTable(const JobGroups& job, const planner::CostTable& costs) {
 
 }  // namespace
 
-absl::StatusOr<RankDirectory::Addresses> RankDirectory::Exchange(const EndpointOptions& options,
+absl::StatusOr<RankDirectory::Addresses> RankDirectory::Exchange(const RejoinableOptions& options,
                                                                  Own own, Found found) {
   own_ = std::move(own);
   rank_ = options.rank;
@@ -66,9 +73,10 @@ absl::StatusOr<RankDirectory::Addresses> RankDirectory::Exchange(const EndpointO
     absl::StrAppend(&init.address, Word(address), " ");
   }
   absl::StrAppend(&init.address, ToWord(own_.place));
-  init.all_records = rank_ == Rank(0) || options.world_size <= kAllRecordsRanks;
+  init.all_records = (rank_ == Rank(0) && !options.rejoining.has_value()) ||
+                     options.world_size <= kAllRecordsRanks;
   init.timeout = options.settings.Duration("store.timeout");
-  auto job = CreateGroups(*options.store, init);
+  auto job = ExchangeRecords(options, init);
   if (!job.ok()) return Annotate(job.status(), "learn the addresses of the other ranks");
   WEFT_RETURN_IF_ERROR(ShareTable(options, *job));
   Addresses addresses;
@@ -87,16 +95,74 @@ absl::StatusOr<RankDirectory::Addresses> RankDirectory::Exchange(const EndpointO
   return addresses;
 }
 
+absl::StatusOr<JobGroups> RankDirectory::ExchangeRecords(const RejoinableOptions& options,
+                                                         const FastInitOptions& init) {
+  if (!options.rejoining.has_value()) return CreateGroups(*options.store, init);
+  FastInitOptions rejoin = init;
+  rejoin.round = options.rejoining->epoch;
+  WEFT_ASSIGN_OR_RETURN(JobGroups job,
+                        RejoinGroups(*options.store, rejoin, options.rejoining->replaced,
+                                     [&](const auto& before, const auto& now) {
+                                       return RenewTable(options, rejoin, before, now);
+                                     }));
+  // The table is that of now once these are there.
+  WEFT_RETURN_IF_ERROR(ReadReplacement(*options.store, rejoin).status());
+  return job;
+}
+
+absl::StatusOr<std::string> RankDirectory::RenewTable(const RejoinableOptions& options,
+                                                      const FastInitOptions& init,
+                                                      const std::map<int, MemberRecord>& before,
+                                                      const std::map<int, MemberRecord>& now) {
+  const auto place = [](const MemberRecord& record) {
+    return record.address.substr(record.address.rfind(' ') + 1);
+  };
+  bool is_same = true;
+  for (const auto& [rank, record] : now) {
+    const MemberRecord& old = before.at(rank);
+    is_same = is_same && old.host == record.host && place(old) == place(record);
+  }
+  if (is_same) return std::string();
+  std::vector<int> others = RankSet::Below(options.world_size).ranks();
+  std::erase_if(others, [&](int rank) { return now.count(rank) != 0; });
+  WEFT_ASSIGN_OR_RETURN(auto members, FindMembers(*options.store, init, RankSet(others)));
+  members.insert(now.begin(), now.end());
+  WEFT_ASSIGN_OR_RETURN(const std::string old, ReadTable(options, TableKey(options)));
+  WEFT_RETURN_IF_ERROR(TakeTable(old));  // for rank 0's costs
+  WEFT_RETURN_IF_ERROR(options.store->Set(TableKey(options), EncodeTable(members, own_.costs)));
+  return std::string(kNewTable);
+}
+
+absl::StatusOr<RankDirectory::Addresses> RankDirectory::TakeReplaced(
+    const RejoinableOptions& options, const Rejoining& rejoining) {
+  FastInitOptions init;
+  init.prefix = options.job;
+  init.round = rejoining.epoch;
+  init.timeout = std::min(options.settings.Duration("store.timeout"), kLookupPatience);
+  WEFT_ASSIGN_OR_RETURN(const Replacement news, ReadReplacement(*options.store, init));
+  if (news.note == kNewTable) {
+    WEFT_ASSIGN_OR_RETURN(const std::string table, ReadTable(options, TableKey(options)));
+    WEFT_RETURN_IF_ERROR(TakeTable(table));
+  }
+  Addresses addresses;
+  for (const auto& [rank, record] : news.members) {
+    if (Rank(rank) == rank_) continue;
+    WEFT_ASSIGN_OR_RETURN(std::string address, AddressIn(record, Rank(rank)));
+    addresses.emplace_back(Rank(rank), std::move(address));
+  }
+  return addresses;
+}
+
 int RankDirectory::transport(Rank rank) const {
   const bool has_memory = !own_.addresses[0].empty(), has_network = !own_.addresses[1].empty();
   return has_memory && (!has_network || host(rank) == host(rank_)) ? 0 : 1;
 }
 
-absl::Status RankDirectory::ShareTable(const EndpointOptions& options, const JobGroups& job) {
-  const std::string key = absl::StrCat(options.job, "/hosts");
+absl::Status RankDirectory::ShareTable(const RejoinableOptions& options, const JobGroups& job) {
+  const std::string key = TableKey(options);
   std::string table;
-  if (rank_ == Rank(0)) {
-    table = EncodeTable(job, own_.costs);
+  if (rank_ == Rank(0) && !options.rejoining.has_value()) {
+    table = EncodeTable(job.members, own_.costs);
     WEFT_RETURN_IF_ERROR(options.store->Set(key, table));
   } else {
     WEFT_ASSIGN_OR_RETURN(table, ReadTable(options, key));
@@ -105,7 +171,7 @@ absl::Status RankDirectory::ShareTable(const EndpointOptions& options, const Job
   return status.ok() ? status : Annotate(status, absl::StrCat("key ", key, " of the store"));
 }
 
-absl::StatusOr<std::string> RankDirectory::ReadTable(const EndpointOptions& options,
+absl::StatusOr<std::string> RankDirectory::ReadTable(const RejoinableOptions& options,
                                                      const std::string& key) {
   auto value = options.store->Get(key, options.settings.Duration("store.timeout"));
   if (value.ok()) return value;

@@ -6,12 +6,15 @@
 // costs and the places, which the others read from the store. Other ranks' addresses are looked up
 // when they are first wanted.
 //
-// Exchange() is called once, before anything else; then all but LookUp() is constant.
+// Exchange() is called once, before anything else; then all but LookUp() is constant, until
+// TakeReplaced() is called, while nobody uses it otherwise. Of replaced ranks the first looks at
+// the records of those before them: where hosts and places are the same, the table stays as it is.
 #ifndef WEFT_COLLECTIVES_RANK_DIRECTORY_H_
 #define WEFT_COLLECTIVES_RANK_DIRECTORY_H_
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,6 +29,7 @@
 #include "collectives/planner/cost.h"
 #include "collectives/planner/group_place.h"
 #include "collectives/record_lookup.h"
+#include "collectives/rejoin.h"
 #include "collectives/rendezvous/fast_init.h"
 
 namespace weft::collectives {
@@ -45,7 +49,11 @@ class RankDirectory {
   // Gives `own`, learns the table and returns the addresses that this rank wants at once, on
   // transport(); a job of one rank asks nobody. kDeadlineExceeded (store.timeout) names the ranks
   // that gave no record; kFailedPrecondition: a rank has another setting of "transport".
-  absl::StatusOr<Addresses> Exchange(const EndpointOptions& options, Own own, Found found);
+  absl::StatusOr<Addresses> Exchange(const RejoinableOptions& options, Own own, Found found);
+
+  // After Exchange(), where ranks were replaced: learns of them, and returns their addresses.
+  absl::StatusOr<Addresses> TakeReplaced(const RejoinableOptions& options,
+                                         const Rejoining& rejoining);
 
   // The number of a rank's host; hosts are numbered by their lowest ranks.
   int host(Rank rank) const { return hosts_[rank.index()]; }
@@ -61,8 +69,15 @@ class RankDirectory {
   void StopLookingUp() { lookup_.reset(); }
 
  private:
-  absl::Status ShareTable(const EndpointOptions& options, const JobGroups& job);
-  absl::StatusOr<std::string> ReadTable(const EndpointOptions& options, const std::string& key);
+  absl::StatusOr<JobGroups> ExchangeRecords(const RejoinableOptions& options,
+                                            const FastInitOptions& init);
+  // What the first replaced rank tells the others: "table" where it has made a new one.
+  absl::StatusOr<std::string> RenewTable(const RejoinableOptions& options,
+                                         const FastInitOptions& init,
+                                         const std::map<int, MemberRecord>& before,
+                                         const std::map<int, MemberRecord>& now);
+  absl::Status ShareTable(const RejoinableOptions& options, const JobGroups& job);
+  absl::StatusOr<std::string> ReadTable(const RejoinableOptions& options, const std::string& key);
   absl::Status TakeTable(absl::string_view table);
   absl::StatusOr<std::string> AddressIn(const MemberRecord& record, Rank rank) const;
 

@@ -1,13 +1,16 @@
 #include "collectives/recovery.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/failure.h"
+#include "base/log.h"
 #include "base/status.h"
 
 namespace weft::collectives {
@@ -24,29 +27,40 @@ std::string ArrivalKey(int64_t epoch, int rank) {
   return absl::StrCat("recovery/", epoch, "/", rank);
 }
 
-struct State {
-  int64_t epoch = 0;
-  bool ready = false;
-};
-
-absl::StatusOr<State> ParseState(absl::string_view text) {
-  State state;
-  const std::pair<absl::string_view, absl::string_view> parts =
-      absl::StrSplit(text, absl::MaxSplits(' ', 1));
-  if (!absl::SimpleAtoi(parts.first, &state.epoch) ||
-      (!parts.second.empty() && parts.second != kReady)) {
-    return absl::DataLossError(
-        absl::StrCat("key ", kEpochKey, " of the store holds '", text, "', which is no epoch"));
-  }
-  state.ready = !parts.second.empty();
-  return state;
-}
-
-std::string ToText(const State& state) {
-  return state.ready ? absl::StrCat(state.epoch, " ", kReady) : absl::StrCat(state.epoch);
-}
+// What an arrival adds to the count of an epoch: one, and where this rank has not all that it had
+// before, one in the upper half.
+constexpr int64_t kHasNothing = int64_t{1} << 32;
 
 }  // namespace
+
+// "7 5 6 1,3 ready": epoch 7, of base 5, after epoch 6, since which ranks 1 and 3 were replaced.
+struct Recovery::State {
+  int64_t epoch = 0, base = 0, before = 0;
+  std::vector<int> replaced;
+  bool ready = false;
+
+  std::string ToText() const {
+    return absl::StrCat(epoch, " ", base, " ", before, " ", absl::StrJoin(replaced, ","),
+                        ready ? " " : "", ready ? kReady : "");
+  }
+};
+
+absl::StatusOr<Recovery::State> Recovery::ParseState(absl::string_view text) {
+  State state;
+  const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
+  state.ready = words.size() == 5 && words[4] == kReady;
+  bool is_right = (words.size() == 4 || state.ready) && absl::SimpleAtoi(words[0], &state.epoch) &&
+                  absl::SimpleAtoi(words[1], &state.base) &&
+                  absl::SimpleAtoi(words[2], &state.before);
+  if (is_right) {
+    for (const absl::string_view word : absl::StrSplit(words[3], ',')) {
+      is_right = is_right && absl::SimpleAtoi(word, &state.replaced.emplace_back());
+    }
+  }
+  if (is_right) return state;
+  return absl::DataLossError(
+      absl::StrCat("key ", kEpochKey, " of the store holds '", text, "', which is no epoch"));
+}
 
 JoinGuard::JoinGuard(StoreClient* store, int64_t epoch)
     : store_(store), epoch_(epoch), thread_([this] { Watch(); }) {}
@@ -67,7 +81,7 @@ void JoinGuard::Watch() {
     if (!watched.ok()) return;  // the join is over, or its own calls see that the store is gone
     version = watched->version;
     if (!watched->value.has_value()) continue;
-    const absl::StatusOr<State> state = ParseState(*watched->value);
+    const absl::StatusOr<Recovery::State> state = Recovery::ParseState(*watched->value);
     if (!state.ok()) return;
     if (state->epoch <= epoch_) continue;
     store_->RefuseWaits(StoreWaits::kOthers,
@@ -118,27 +132,47 @@ absl::Status Recovery::Begin() {
     WEFT_ASSIGN_OR_RETURN(text, store_->Get(kEpochKey, kReadPatience));
   }
   while (true) {
-    State now;
+    State next{.epoch = 1};
     if (!text.empty()) {
-      WEFT_ASSIGN_OR_RETURN(now, ParseState(text));
+      WEFT_ASSIGN_OR_RETURN(const State now, ParseState(text));
+      next = {.epoch = now.epoch + 1, .base = now.base, .before = now.before};
+      if (now.ready) next.before = now.epoch;
+      if (!now.ready) next.replaced = now.replaced;
     }
-    const std::string next = ToText({.epoch = now.epoch + 1});
-    WEFT_ASSIGN_OR_RETURN(std::string held, store_->CompareSet(kEpochKey, text, next));
-    if (held == next) return absl::OkStatus();
+    next.replaced.push_back(rank_);
+    std::sort(next.replaced.begin(), next.replaced.end());
+    next.replaced.erase(std::unique(next.replaced.begin(), next.replaced.end()),
+                        next.replaced.end());
+    const std::string wanted = next.ToText();
+    WEFT_ASSIGN_OR_RETURN(std::string held, store_->CompareSet(kEpochKey, text, wanted));
+    if (held == wanted) return absl::OkStatus();
     text = std::move(held);
   }
 }
 
-absl::Status Recovery::Arrive(int64_t epoch) {
-  arrived_ = epoch;
-  WEFT_RETURN_IF_ERROR(store_->Set(ArrivalKey(epoch, rank_), "here"));
+bool Recovery::HasAllElse(const State& state, const LetGo& let_go) const {
+  if (joined_ < 0) {  // a new process has nothing to have kept
+    return std::binary_search(state.replaced.begin(), state.replaced.end(), rank_);
+  }
+  if (joined_ != state.before || !let_go) return false;
+  const absl::Status status = let_go(state.replaced);
+  if (!status.ok()) WEFT_LOG_INFO("all ranks join anew: ", status.message());
+  return status.ok();
+}
+
+absl::Status Recovery::Arrive(const State& state, const LetGo& let_go) {
+  arrived_ = state.epoch;
+  const bool has_all = HasAllElse(state, let_go);
+  WEFT_RETURN_IF_ERROR(store_->Set(ArrivalKey(state.epoch, rank_), "here"));
   WEFT_ASSIGN_OR_RETURN(const int64_t count,
-                        store_->Add(absl::StrCat("recovery/", epoch, "/arrived"), 1));
-  if (count != ranks_) return absl::OkStatus();
+                        store_->Add(absl::StrCat("recovery/", state.epoch, "/arrived"),
+                                    has_all ? 1 : 1 + kHasNothing));
+  if (count % kHasNothing != ranks_) return absl::OkStatus();
+  State ready = state;
+  ready.ready = true;
+  if (count / kHasNothing > 0) ready.base = state.epoch;
   // Nothing where a newer epoch has begun.
-  return store_
-      ->CompareSet(kEpochKey, ToText({.epoch = epoch}), ToText({.epoch = epoch, .ready = true}))
-      .status();
+  return store_->CompareSet(kEpochKey, state.ToText(), ready.ToText()).status();
 }
 
 absl::StatusOr<int64_t> Recovery::First(absl::Duration timeout) {
@@ -147,7 +181,7 @@ absl::StatusOr<int64_t> Recovery::First(absl::Duration timeout) {
   return Next(timeout);
 }
 
-absl::StatusOr<int64_t> Recovery::Next(absl::Duration timeout) {
+absl::StatusOr<int64_t> Recovery::Next(absl::Duration timeout, const LetGo& let_go) {
   const SystemClock clock;
   const absl::Time deadline = clock.Now() + timeout;
   int64_t version = 0, awaited = 0;
@@ -159,8 +193,12 @@ absl::StatusOr<int64_t> Recovery::Next(absl::Duration timeout) {
     WEFT_ASSIGN_OR_RETURN(const State state, ParseState(*watched->value));
     if (state.epoch <= epoch_) continue;
     awaited = state.epoch;
-    if (state.ready && state.epoch == arrived_) return epoch_ = state.epoch;
-    if (state.epoch > arrived_) WEFT_RETURN_IF_ERROR(Arrive(state.epoch));
+    if (state.ready && state.epoch == arrived_) {
+      base_ = state.base;
+      replaced_ = state.replaced;
+      return epoch_ = state.epoch;
+    }
+    if (state.epoch > arrived_) WEFT_RETURN_IF_ERROR(Arrive(state, let_go));
   }
 }
 

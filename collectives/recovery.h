@@ -2,27 +2,37 @@
 //
 // The job's life is a sequence of epochs, numbered from 0. A process that takes a dead one's place
 // (a generation above 0, WEFT_GENERATION) begins the next epoch; those that survive notice through
-// their errors that a rank is gone, give up what they were doing, and wait for that. In every epoch
-// the ranks join anew, under keys of the epoch, so that nothing of an earlier one is mistaken for
-// the present; the store turns away the replaced process itself (rendezvous/store.h).
+// their errors that a rank is gone, give up what they were doing, and wait for that. The store
+// turns away the replaced process itself (rendezvous/store.h).
 //
-// One key holds the newest epoch's number, and, once all ranks have arrived at it, the word
-// "ready"; everybody watches that key. A rank that dies on its way leaves an epoch that is never
-// ready: its successor begins another one, and all who wait go there.
+// In an epoch in which every survivor still has its endpoint, and its links to the other survivors,
+// nothing but what leads to the replaced ranks is made anew: Rejoinable::Forget() before a rank
+// arrives, Rejoin() after all have. Else, as where a link between two survivors broke as well or a
+// rank died while all joined, all ranks join as at the start, under keys of the epoch, so that
+// nothing of an earlier one is mistaken for the present: the epoch is the base of those after it.
+//
+// One key holds the newest epoch's number, its base, the epoch before it at which all had arrived,
+// the ranks that were replaced since, and, once all ranks have arrived at it, the word "ready";
+// everybody watches that key. A rank that dies on its way leaves an epoch that is never ready: its
+// successor begins another one, and all who wait go there.
 //
 // Used by one thread. Needs a store with watches: weft-run's.
 #ifndef WEFT_COLLECTIVES_RECOVERY_H_
 #define WEFT_COLLECTIVES_RECOVERY_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/process_end.h"
+#include "collectives/rejoin.h"
 #include "collectives/rendezvous/job_environment.h"
 #include "collectives/store/client/store_client.h"
 #include "collectives/store/store.h"
@@ -69,9 +79,21 @@ class Recovery {
   // Before this process first joins: the epoch to join in, which is 0 where no rank was replaced
   // yet. A replaced process begins an epoch and waits for the others, as Next() does.
   absl::StatusOr<int64_t> First(absl::Duration timeout);
-  // Waits for an epoch after the present one, at which all ranks have arrived. kDeadlineExceeded
-  // says who has not, or that no rank was started anew.
-  absl::StatusOr<int64_t> Next(absl::Duration timeout);
+  // Lets go of the ranks that are replaced, and says whether this rank has all else that it had
+  // (Rejoinable::Forget). Called before it arrives at an epoch.
+  using LetGo = std::function<absl::Status(const std::vector<int>& replaced)>;
+  // Waits for an epoch after the present one, at which all ranks have arrived. Null `let_go`: this
+  // rank has nothing, and all join as at the start. kDeadlineExceeded says who has not come, or
+  // that no rank was started anew.
+  absl::StatusOr<int64_t> Next(absl::Duration timeout, const LetGo& let_go = nullptr);
+
+  // Of the present epoch: whether it is joined by what changed alone, which ranks were replaced,
+  // and the epoch in which all joined as at the start; 0: the start.
+  bool rejoins() const { return base_ != epoch_; }
+  Rejoining rejoining() const { return {.epoch = epoch_, .replaced = replaced_}; }
+  int64_t base() const { return base_; }
+  // This rank has joined in the present epoch.
+  void Joined() { joined_ = epoch_; }
 
   // For the time in which this rank joins in the present epoch. Null where no rank is started anew,
   // or the store is another than weft-run's: then the join's own patience is the bound.
@@ -83,8 +105,12 @@ class Recovery {
   absl::Status GoOnFrom(int64_t step);
 
  private:
+  friend class JoinGuard;
+  struct State;
+  static absl::StatusOr<State> ParseState(absl::string_view text);
   absl::Status Begin();
-  absl::Status Arrive(int64_t epoch);
+  bool HasAllElse(const State& state, const LetGo& let_go) const;
+  absl::Status Arrive(const State& state, const LetGo& let_go);
   absl::Status Overdue(const absl::Status& status, int64_t awaited) const;
 
   Store* const store_;
@@ -94,7 +120,10 @@ class Recovery {
   const bool enabled_;
   const ProcessEnd last_end_;  // how the process before this one ended
   int64_t epoch_ = 0;
+  int64_t base_ = 0;
+  std::vector<int> replaced_;
   int64_t arrived_ = 0;  // the newest epoch at which this rank has arrived
+  int64_t joined_ = -1;  // the newest epoch in which it has joined
 };
 
 }  // namespace weft::collectives

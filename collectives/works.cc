@@ -7,9 +7,6 @@
 namespace weft::collectives {
 namespace {
 
-// Tags of messages: group in the upper half, with this bit for point-to-point; number in the lower.
-constexpr uint64_t kPointToPoint = uint64_t{1} << 63;
-
 // A rank that had not made the group yet has not heard who seeks: it is asked again, first after
 // the shorter pause, then ever less often.
 constexpr int64_t kSeekPauseMinNs = 40'000'000;
@@ -115,7 +112,7 @@ bool MessageWork::Post(Peers& peers, uint64_t turn) {
   Peer& peer = other();
   uint64_t& full_turn = sends_ ? peer.send_full_turn : peer.receive_full_turn;
   if (full_turn == turn) return false;
-  const net::MessageKey key{kPointToPoint | uint64_t{group().id} << 32 | tag_, 0};
+  const net::MessageKey key{LinkTag(group().id, tag_, /*is_message=*/true), 0};
   net::Posted posted = net::Posted::kNotYet;
   if (sends_) {
     if (net::SendLink* link = peers.SendTo(peer); link != nullptr) {
@@ -125,8 +122,13 @@ bool MessageWork::Post(Peers& peers, uint64_t turn) {
     posted = peer.receive->PostReceive(key, {.out = region_.view()}, &request_);
   }
   posted_ = posted == net::Posted::kAccepted;
-  if (!posted_) full_turn = turn;
-  return posted_;
+  if (!posted_) {
+    full_turn = turn;
+    return false;
+  }
+  PostedCount& count = group().any_source.posted(peer_, tag_);
+  ++(sends_ ? count.sends : count.receives);
+  return true;
 }
 
 }  // namespace weft::collectives

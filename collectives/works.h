@@ -62,6 +62,7 @@ class CollectiveWork final : public Operation {
   bool AtRest() override { return execution_->AtRest(); }
   bool Holds(int peer) override { return execution_->Holds(peer); }
   bool Needs(int peer) const override { return execution_->Needs(peer); }
+  PostedCount Posted(int peer) override { return execution_->Posted(peer); }
   std::string Describe() const override;
   bool has_sequence() const override { return true; }
   uint32_t sequence() const override { return sequence_; }
@@ -109,6 +110,8 @@ class MessageWork final : public Operation {
   bool AtRest() override { return !posted_ || request_.done(); }
   bool Holds(int peer) override { return peer == peer_ && !AtRest(); }
   bool Needs(int peer) const override;
+  PostedCount Posted(int peer) override { return group().any_source.posted(peer, tag_); }
+  uint32_t tag() const override { return tag_; }
   std::string Describe() const override;
   std::optional<uint32_t> open_tag() const override {
     return peer_ < 0 ? std::optional<uint32_t>(tag_) : std::nullopt;

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/records.h"
 #include "base/version.h"
 
 namespace weft {
@@ -33,6 +34,17 @@ inline void EndWithLostOutput() {
 // --version: "weft-bw 0.1.0".
 inline void DeclareVersion(CLI::App& app) {
   app.set_version_flag("--version", absl::StrCat(program_invocation_short_name, " ", Version()));
+}
+
+// The longest name of a job that its records keep whole: who looks for those of a longer one finds
+// none.
+inline constexpr size_t kJobNameBytesMax = sizeof(RecordFileHeader::job) - 1;
+
+// For options that take a job's name.
+inline std::string CheckJobName(const std::string& name) {
+  if (!name.empty() && name.size() <= kJobNameBytesMax) return "";
+  return absl::StrCat("a job's name has 1 to ", kJobNameBytesMax, " bytes, '", name, "' has ",
+                      name.size());
 }
 
 // Reads the value of an option: "500ms", "5s", "1m".

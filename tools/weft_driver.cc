@@ -303,7 +303,9 @@ int Main(int argc, char** argv) {
                  "new step; twice as long each time from there; 0s: none")
       ->capture_default_str();
   app.add_option("--backoff-most", backoff_most, "the longest such pause")->capture_default_str();
-  app.add_option("--job", options.job, "the job's name (WEFT_JOB_ID)")->capture_default_str();
+  app.add_option("--job", options.job, "the job's name (WEFT_JOB_ID)")
+      ->check(CheckJobName)
+      ->capture_default_str();
   app.add_option("--listen", options.listen, "host:port of the store; \":29501\": every address")
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir,

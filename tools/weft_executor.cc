@@ -103,6 +103,7 @@ int Main(int argc, char** argv) {
                  "the switch above this host: hosts that name the same one are near it, and help "
                  "each other's self-tests (default: of SLURM_TOPOLOGY_ADDR)");
   app.add_option("--job", run.job, "the job's name (WEFT_JOB_ID), as the driver has it")
+      ->check(CheckJobName)
       ->capture_default_str();
   app.add_option("--spares", run.spares,
                  "spare processes of the program, for programs that wait for a place (weft-train; "

@@ -78,7 +78,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   inject->add_option("--for", text.lasting, "how long pause and slow last")->capture_default_str();
   inject->add_option("--patience", text.patience, "for the moment to come")->capture_default_str();
-  inject->add_option("--job", injection.job, "default: the one that began last");
+  inject->add_option("--job", injection.job, "default: the one that began last")
+      ->check(CheckJobName);
   inject->add_option("--records", injection.folder, "folder of the rings");
   fault::FlipOptions flips;
   CLI::App* flip = app.add_subcommand(

@@ -109,7 +109,8 @@ struct CommandLine {
     app.add_option("--store-patience", store_patience,
                    "how long a store that is gone may take to come back (weft-store --state-dir)")
         ->capture_default_str();
-    app.add_option("--job", o.job, "the job's name (WEFT_JOB_ID) (default: weft-PID)");
+    app.add_option("--job", o.job, "the job's name (WEFT_JOB_ID) (default: weft-PID)")
+        ->check(CheckJobName);
     app.add_option_function<std::vector<std::string>>(
            "--agent",
            [&o](const std::vector<std::string>& given) {

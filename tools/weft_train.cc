@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/failure.h"
 #include "base/log.h"
@@ -156,6 +157,13 @@ struct Command {
     WEFT_ASSIGN_OR_RETURN(join.store, collectives::ConnectJobStore(join, environment));
     const absl::Duration patience = settings.Duration("store.timeout");
     collectives::Recovery recovery(join.store.get(), environment);
+    join.rejoins = recovery.enabled() && settings.Text("recovery.join") == "changed";
+    std::optional<collectives::Job> job;  // from epoch to epoch
+    const collectives::Recovery::LetGo let_go = [&](const std::vector<int>& replaced) {
+      return job.has_value() && join.rejoins
+                 ? collectives::AsRejoinable(*job->endpoint).Forget(replaced)
+                 : absl::FailedPreconditionError("recovery.join = all, or nothing to keep");
+    };
     Snapshots snapshots;
     options.recovers = recovery.enabled();
     const bool keeps = settings.Text("recovery.snapshot") == "memory";
@@ -182,13 +190,13 @@ struct Command {
     };
     WEFT_RETURN_IF_ERROR(recovery.First(patience).status());
     while (true) {
-      const absl::Status status = RunEpoch(options, join, recovery);
+      const absl::Status status = RunEpoch(options, join, recovery, job);
       if (status.ok() || !options.recovers ||
           !collectives::Recovery::Helps(status, environment.rank.value())) {
         return status;
       }
       WEFT_LOG_WARN(status.message(), "; waiting for all ranks to be here again");
-      const absl::Status met = recovery.Next(patience).status();
+      const absl::Status met = recovery.Next(patience, let_go).status();
       if (!met.ok()) return Annotate(met, status.message());
       options.resume = options.recovered = true;
       ++options.failures;
@@ -196,32 +204,55 @@ struct Command {
   }
 
   // Joins and trains, until the end or until a rank is gone: then the other ranks know, and nothing
-  // of groups and parameters is left but the snapshots.
-  absl::Status RunEpoch(RunOptions& options, collectives::JoinOptions join,
-                        const collectives::Recovery& recovery) {
+  // of groups and parameters is left but the snapshots, and the endpoint.
+  absl::Status RunEpoch(RunOptions& options, const collectives::JoinOptions& join,
+                        collectives::Recovery& recovery, std::optional<collectives::Job>& job) {
     ParallelGroups groups;
-    const int64_t epoch = recovery.epoch();
-    if (epoch > 0) {
-      join.program = absl::StrCat("epoch-", epoch);
-      // All have just met; whoever does not come now has died since.
-      if (join.settings.Duration("store.timeout") > kJoinPatience) {
-        WEFT_RETURN_IF_ERROR(join.settings.Set("store.timeout", absl::FormatDuration(kJoinPatience),
-                                               "a rank started anew"));
-      }
+    std::unique_ptr<collectives::JoinGuard> guard = recovery.GuardJoin();
+    const absl::Status joined = Join(options, join, recovery, job, groups);
+    guard.reset();
+    if (!joined.ok()) {
+      // Who has no groups answers nobody who has: with the endpoint, the others' links end.
+      groups = ParallelGroups();
+      job.reset();
+      // A rank that others wait for may have died on its way, and be started anew.
+      const bool is_lost = options.recovers && absl::IsDeadlineExceeded(joined);
+      return is_lost ? absl::UnavailableError(joined.message()) : joined;
     }
-    join.make_groups = [&](const std::shared_ptr<collectives::Endpoint>& endpoint) -> absl::Status {
+    recovery.Joined();
+    return TrainOnce(options, groups, *job);
+  }
+
+  // Of the present epoch: the whole of it, or what changed since the one before.
+  absl::Status Join(const RunOptions& options, collectives::JoinOptions join,
+                    const collectives::Recovery& recovery, std::optional<collectives::Job>& job,
+                    ParallelGroups& groups) const {
+    const auto make_groups =
+        [&](const std::shared_ptr<collectives::Endpoint>& endpoint) -> absl::Status {
       WEFT_ASSIGN_OR_RETURN(groups, ParallelGroups::Create(options.config, endpoint));
       return absl::OkStatus();
     };
-    std::unique_ptr<collectives::JoinGuard> guard = recovery.GuardJoin();
-    absl::StatusOr<collectives::Job> job = collectives::JoinJob(std::move(join));
-    guard.reset();
-    if (!job.ok()) {
-      // A rank that others wait for may have died on its way, and be started anew.
-      const bool is_lost = options.recovers && absl::IsDeadlineExceeded(job.status());
-      return is_lost ? absl::UnavailableError(job.status().message()) : job.status();
+    if (recovery.rejoins() && job.has_value()) {
+      const absl::Time start = SystemClock().Now();
+      job->report.clear();
+      WEFT_RETURN_IF_ERROR(collectives::AsRejoinable(*job->endpoint).Rejoin(recovery.rejoining()));
+      WEFT_RETURN_IF_ERROR(make_groups(job->endpoint));
+      WEFT_LOG_INFO("joined again in ", absl::FormatDuration(SystemClock().Now() - start),
+                    ", with ", job->endpoint->Counters().size(), " links of before; replaced: ",
+                    absl::StrJoin(recovery.rejoining().replaced, ", "));
+      return absl::OkStatus();
     }
-    return TrainOnce(options, groups, *job);
+    job.reset();
+    if (recovery.base() > 0) join.program = absl::StrCat("epoch-", recovery.base());
+    if (recovery.rejoins()) join.rejoining = recovery.rejoining();
+    // All have just met; whoever does not come now has died since.
+    if (recovery.epoch() > 0 && join.settings.Duration("store.timeout") > kJoinPatience) {
+      WEFT_RETURN_IF_ERROR(join.settings.Set("store.timeout", absl::FormatDuration(kJoinPatience),
+                                             "a rank started anew"));
+    }
+    join.make_groups = make_groups;
+    WEFT_ASSIGN_OR_RETURN(job, collectives::JoinJob(std::move(join)));
+    return absl::OkStatus();
   }
 
   absl::Status TrainOnce(RunOptions& options, ParallelGroups& groups, const collectives::Job& job) {

@@ -212,6 +212,17 @@ std::string GroupKey(absl::string_view prefix, const MeshGroup& group) {
   return absl::StrCat(prefix, "/group/", Brief(group.axes), "/", group.index);
 }
 
+namespace {
+
+std::string RejoinKey(const FastInitOptions& options) {
+  return absl::StrCat(options.prefix, "/rejoin/", options.round);
+}
+std::string NewsKey(const FastInitOptions& options) {
+  return absl::StrCat(options.prefix, "/replaced/", options.round);
+}
+
+}  // namespace
+
 std::string RecordsKey(absl::string_view prefix) { return absl::StrCat(prefix, "/exchange"); }
 
 std::string RecordKey(absl::string_view prefix, int rank) {
@@ -289,8 +300,49 @@ absl::StatusOr<std::map<int, MemberRecord>> FindMembers(Store& store,
   return members;
 }
 
+namespace {
+
+absl::StatusOr<std::string> NoteOf(Store& store, const FastInitOptions& options,
+                                   const std::map<int, MemberRecord>& now,
+                                   const ReplacementNote& note) {
+  if (!note) return std::string();
+  std::vector<int> ranks;
+  for (const auto& [rank, member] : now) ranks.push_back(rank);
+  WEFT_ASSIGN_OR_RETURN(const auto before, FindMembers(store, options, RankSet(ranks)));
+  return note(before, now);
+}
+
+// By the first of the replaced ranks, for all.
+absl::Status Announce(Store& store, const FastInitOptions& options,
+                      const std::map<int, MemberRecord>& members, const ReplacementNote& note) {
+  WEFT_ASSIGN_OR_RETURN(const std::string text, NoteOf(store, options, members, note));
+  ReplacementNews news = NewsOf(options.prefix, options.mesh, members);
+  std::string value;
+  PutLittle(value, static_cast<int32_t>(text.size()));
+  news.keys.push_back(NewsKey(options));
+  news.values.push_back(absl::StrCat(value, text, EncodeReplacement(members)));
+  return store.MultiSet(news.keys, news.values);
+}
+
+}  // namespace
+
+absl::StatusOr<Replacement> ReadReplacement(Store& store, const FastInitOptions& options) {
+  const auto value = store.Get(NewsKey(options), options.timeout);
+  if (!value.ok()) return Annotate(value.status(), "wait for the records of the replaced ranks");
+  absl::string_view bytes = *value;
+  int32_t size = 0;
+  Replacement news;
+  if (!TakeLittle(bytes, &size) || size < 0 ||
+      !TakeBytes(bytes, static_cast<size_t>(size), &news.note)) {
+    return absl::InvalidArgumentError("malformed news of replaced ranks");
+  }
+  WEFT_ASSIGN_OR_RETURN(news.members, DecodeReplacement(bytes));
+  return news;
+}
+
 absl::StatusOr<JobGroups> RejoinGroups(Store& store, const FastInitOptions& options,
-                                       const std::vector<int>& replaced) {
+                                       const std::vector<int>& replaced,
+                                       const ReplacementNote& note) {
   WEFT_RETURN_IF_ERROR(CheckRank(options, options.rank));
   auto place = std::find(replaced.begin(), replaced.end(), options.rank);
   if (place == replaced.end()) {
@@ -298,18 +350,16 @@ absl::StatusOr<JobGroups> RejoinGroups(Store& store, const FastInitOptions& opti
         absl::StrCat("rank ", options.rank, " is not among the replaced ranks"));
   }
   WEFT_ASSIGN_OR_RETURN(MemberRecord own, OwnRecord(options));
-  std::string key = absl::StrCat(options.prefix, "/rejoin/", options.generation);
   WEFT_ASSIGN_OR_RETURN(
       std::vector<std::string> records,
-      store.AllGather(key, static_cast<int>(place - replaced.begin()),
+      store.AllGather(RejoinKey(options), static_cast<int>(place - replaced.begin()),
                       static_cast<int>(replaced.size()), EncodeMember(own), options.timeout));
   std::map<int, MemberRecord> members;
   for (size_t i = 0; i < replaced.size(); ++i) {
     WEFT_ASSIGN_OR_RETURN(members[replaced[i]], DecodeMember(records[i]));
   }
   if (place == replaced.begin()) {
-    ReplacementNews news = NewsOf(options.prefix, options.mesh, members);
-    WEFT_RETURN_IF_ERROR(store.MultiSet(news.keys, news.values));
+    WEFT_RETURN_IF_ERROR(Announce(store, options, members, note));
   }
   std::vector<int> others = RanksWanted(options);
   std::erase_if(others, [&](int rank) { return members.count(rank) != 0; });

@@ -15,7 +15,9 @@
 //
 // A rank that is replaced (RejoinGroups) comes with a higher generation, which fences its
 // predecessor at the store. The replaced ranks' records take the place of the old ones, and go to
-// the groups they belong to; nobody else hears of it: the ranks of other groups take no part.
+// the groups they belong to; nobody else hears of it: the ranks of other groups take no part. Where
+// all ranks have to meet again anyway (collectives/recovery.h), each survivor reads the same
+// records with one request (ReadReplacement).
 //
 // Keys lie below `prefix`. The functions block on the store; the encodings are for programs that do
 // not. Thread-safe as far as the store is.
@@ -77,6 +79,7 @@ struct FastInitOptions {
   topology::Mesh mesh;
   int rank = 0;
   int generation = 0;
+  int64_t round = 0;  // of a replacement, the same for all ranks that are replaced together
   std::string prefix = "init";
   std::string host;
   std::string address;
@@ -110,10 +113,23 @@ absl::StatusOr<std::map<int, MemberRecord>> FindMembers(Store& store,
                                                         const FastInitOptions& options,
                                                         const RankSet& ranks);
 
+// What the first of the replaced ranks adds to their records for the survivors, by the records as
+// they were before and as they are.
+using ReplacementNote = std::function<absl::StatusOr<std::string>(
+    const std::map<int, MemberRecord>& before, const std::map<int, MemberRecord>& now)>;
+
 // For a replaced rank: `replaced` are all ranks that are replaced together, ascending, and every
 // one of them calls this. Its own record is in `options`, with the new generation.
 absl::StatusOr<JobGroups> RejoinGroups(Store& store, const FastInitOptions& options,
-                                       const std::vector<int>& replaced);
+                                       const std::vector<int>& replaced,
+                                       const ReplacementNote& note = nullptr);
+
+// For any rank: waits for the records of the ranks that are replaced in options.round.
+struct Replacement {
+  std::map<int, MemberRecord> members;
+  std::string note;
+};
+absl::StatusOr<Replacement> ReadReplacement(Store& store, const FastInitOptions& options);
 
 // For a survivor: waits until ranks of its group along `axis` are replaced, and takes their
 // records; returns the replaced ranks. kDeadlineExceeded: none was.

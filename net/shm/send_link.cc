@@ -235,6 +235,7 @@ bool ShmSendLink::Refuse(const Ready& pair) {
   std::memcpy(writer_.body(), &cell, sizeof cell);
   OnCellPublished();
   PublishCell(true);
+  counters_.bytes_matched -= pair.send.bytes;  // no receiver waits for them
   if (check) {
     Done(absl::FailedPreconditionError(
              absl::StrCat(Describe(), ": message check differs: this rank's is ", pair.send.check,

@@ -48,9 +48,10 @@ SendMatching::Outcome SendMatching::OnClearToSend(const FrameHeader& header) {
 
 SendMatching::Outcome SendMatching::Match(uint32_t slot, const ClearToSend& clear) {
   Send& send = sends_[slot];
-  counters_.Match(send.data.size());
   const bool check_differs = send.key.check != clear.check;
   const bool too_long = send.data.size() > clear.capacity;
+  // No receiver waits for the bytes of a message that is refused.
+  counters_.Match(check_differs || too_long ? 0 : send.data.size());
   if (!check_differs && !too_long) {
     send.receive = clear.receive;
     active_.push_back(slot);

@@ -32,6 +32,7 @@ class FakeOperation final : public Operation {
   bool AtRest() override { return true; }
   bool Holds(int) override { return false; }
   bool Needs(int) const override { return false; }
+  PostedCount Posted(int /*peer*/) override { return {}; }
   std::string Describe() const override { return name_; }
   bool has_sequence() const override { return false; }
   uint32_t sequence() const override { return 0; }

@@ -59,15 +59,16 @@ class RecoveryTest : public testing::Test {
   // The members wait at once, each on a thread, as often as it takes to `least`; what they come to.
   static std::vector<absl::StatusOr<int64_t>> Meet(const std::vector<Member*>& members,
                                                    absl::Duration timeout = kPatience,
-                                                   int64_t least = 1) {
+                                                   int64_t least = 1,
+                                                   const Recovery::LetGo& let_go = nullptr) {
     std::vector<absl::StatusOr<int64_t>> epochs(members.size(), absl::UnknownError("never"));
     std::vector<std::thread> threads;
     for (size_t i = 0; i < members.size(); ++i) {
       threads.emplace_back([&, i] {
         Recovery& recovery = *members[i]->recovery;
         const bool is_new = recovery.replaced() && recovery.epoch() == 0;
-        epochs[i] = is_new ? recovery.First(timeout) : recovery.Next(timeout);
-        while (epochs[i].ok() && *epochs[i] < least) epochs[i] = recovery.Next(timeout);
+        epochs[i] = is_new ? recovery.First(timeout) : recovery.Next(timeout, let_go);
+        while (epochs[i].ok() && *epochs[i] < least) epochs[i] = recovery.Next(timeout, let_go);
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -116,6 +117,52 @@ TEST_F(RecoveryTest, ARankThatDiesOnItsWayIsSucceededAgain) {
   ExpectEpoch(Meet({&zero, &one, &two, &second}, kPatience, 2), 2);
   // The store knows the dead one's successor.
   EXPECT_TRUE(absl::IsAborted(first.client->Set("key", "value")));
+}
+
+TEST_F(RecoveryTest, WhereAllHaveWhatTheyHadOnlyWhatChangedIsJoined) {
+  Member zero = Start(0, 0), one = Start(1, 0), two = Start(2, 0), three = Start(3, 1);
+  const std::vector<Member*> survivors = {&zero, &one, &two};
+  for (Member* member : survivors) member->recovery->Joined();
+  const auto keep = [](const std::vector<int>&) { return absl::OkStatus(); };
+  ExpectEpoch(Meet({&zero, &one, &two, &three}, kPatience, 1, keep), 1);
+  for (Member* member : {&zero, &one, &two, &three}) {
+    EXPECT_TRUE(member->recovery->rejoins());
+    EXPECT_EQ(member->recovery->base(), 0);
+    EXPECT_EQ(member->recovery->rejoining().replaced, std::vector<int>{3});
+    member->recovery->Joined();
+  }
+  // One of them has lost more: all join as at the start.
+  one = Start(1, 1);
+  const auto lost = [](const std::vector<int>&) {
+    return absl::FailedPreconditionError("a link to rank 3 is lost");
+  };
+  std::thread zero_meets([&] { EXPECT_EQ(zero.recovery->Next(kPatience, lost).value(), 2); });
+  ExpectEpoch(Meet({&one, &two, &three}, kPatience, 2, keep), 2);
+  zero_meets.join();
+  for (Member* member : {&zero, &one, &two, &three}) {
+    EXPECT_FALSE(member->recovery->rejoins());
+    EXPECT_EQ(member->recovery->base(), 2);
+    member->recovery->Joined();
+  }
+  // What was joined so is gone on from again.
+  two = Start(2, 1);
+  ExpectEpoch(Meet({&zero, &one, &two, &three}, kPatience, 3, keep), 3);
+  EXPECT_TRUE(two.recovery->rejoins());
+  EXPECT_EQ(two.recovery->base(), 2);
+  EXPECT_EQ(two.recovery->rejoining().replaced, std::vector<int>{2});
+}
+
+// The first new process dies before all have joined: who has not joined has nothing to keep.
+TEST_F(RecoveryTest, AJoinThatWasCutOffIsFollowedByOneOfAll) {
+  Member zero = Start(0, 0), one = Start(1, 0), two = Start(2, 0), three = Start(3, 1);
+  const auto keep = [](const std::vector<int>&) { return absl::OkStatus(); };
+  for (Member* member : {&zero, &one, &two}) member->recovery->Joined();
+  ExpectEpoch(Meet({&zero, &one, &two, &three}, kPatience, 1, keep), 1);
+  zero.recovery->Joined();
+  three = Start(3, 2);
+  ExpectEpoch(Meet({&zero, &one, &two, &three}, kPatience, 2, keep), 2);
+  EXPECT_FALSE(zero.recovery->rejoins());
+  EXPECT_FALSE(three.recovery->rejoins());
 }
 
 TEST_F(RecoveryTest, WhoeverDoesNotComeIsNamed) {

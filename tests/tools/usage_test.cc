@@ -73,6 +73,23 @@ TEST(Usage, WrongWordsEndWithTwo) {
   }
 }
 
+// Records keep 63 bytes of it: a driver would find none of the job's.
+TEST(Usage, AJobsNameHasSixtyThreeBytesAtMost) {
+  const std::string longest(63, 'j'), longer(64, 'j');
+  for (const char* program :
+       {"weft-run --job NAME -n 1 true", "weft-driver --job NAME", "weft-executor --job NAME",
+        "weft-top --job NAME", "weft-trace --job NAME", "weft-diagnose --job NAME"}) {
+    const std::string words = program;
+    const size_t at = words.find("NAME");
+    const Outcome refused = RunProgram(std::string(words).replace(at, 4, longer));
+    if (refused.status == 127) continue;  // this build has no such program
+    EXPECT_EQ(refused.status, 2) << program << ": " << refused.output;
+    EXPECT_THAT(refused.output, HasSubstr("a job's name has 1 to 63 bytes")) << program;
+    EXPECT_THAT(refused.output, HasSubstr("has 64")) << program;
+  }
+  EXPECT_EQ(RunProgram("weft-run -n 1 --job " + longest + " true").status, 0);
+}
+
 TEST(Usage, EveryProgramSaysItsVersion) {
   for (const char* program : {"weft-bw", "weft-doctor", "weft-nccl-harness", "weft-run",
                               "weft-settings", "weft-store", "weft-topo"}) {

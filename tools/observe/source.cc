@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/first_line.h"
 #include "base/status.h"
+#include "tools/command_line.h"
 
 namespace weft::observe {
 
@@ -31,8 +32,9 @@ void Source::Register(CLI::App& app) {
   app.add_option("--records", folder_,
                  "folder of the job's rings (default: records.folder's default)");
   app.add_option(
-      "--job", job_,
-      "the job's name (default: of those that are alive, else of all, the one that began last)");
+         "--job", job_,
+         "the job's name (default: of those that are alive, else of all, the one that began last)")
+      ->check(CheckJobName);
   app.add_option("--agent", agents_,
                  "HOST:PORT of a weft-agent, instead of --records; repeat it for each host")
       ->allow_extra_args(false);

@@ -227,14 +227,14 @@ TEST_F(RecoveryRunTest, ADeathWhileTheOthersJoinIsNotWaitedOut) {
   ASSERT_TRUE(second > 0 && second != first);
   kill(second, SIGSTOP);
   // It may have begun the epoch itself.
-  ASSERT_TRUE(client->CompareSet("recovery/epoch", "", "1").ok());
+  ASSERT_TRUE(client->CompareSet("recovery/epoch", "", "1 0 0 1").ok());
   ASSERT_TRUE(client->Set("recovery/1/1", "here").ok());
   const absl::Status met =
       client->Wait({"recovery/1/0", "recovery/1/2", "recovery/1/3"}, absl::Minutes(2));
   ASSERT_TRUE(met.ok()) << met << process.Wait().output;
   ASSERT_TRUE(client->Add("recovery/1/arrived", 1).ok());
   // Whoever comes last marks the epoch: that may be one of the others.
-  ASSERT_TRUE(client->CompareSet("recovery/epoch", "1", "1 ready").ok());
+  ASSERT_TRUE(client->CompareSet("recovery/epoch", "1 0 0 1", "1 0 0 1 ready").ok());
   kill(second, SIGKILL);
   const Outcome outcome = process.Wait();
   ExpectUnbroken("join", Metrics("join_whole"), outcome);

@@ -1,0 +1,64 @@
+// How a group is given up without closing the links that it used: in a job that goes on after the
+// loss of a rank (rejoin.h), links between the others are kept.
+//
+// What a rank has posted at a link of a group that has failed is matched by nothing any more: the
+// other side has stopped as well. So each rank tells each peer whose link holds memory of one of
+// its calls how many sends and receives of that call it has posted:
+//
+//   drain(call, sends, receives)
+//
+// and the peer, which posts no more of the call either, posts what is missing to its own: receives
+// for the sends, and sends for the receives, that its own do not match. These fillers have a check
+// that no call has, so that both sides' requests fail, and no byte is written. Then the link is as
+// if there had been no call. A call that the peer has finished matches all that is posted.
+//
+// A link that is not drained within kDrainNs is closed, and with it go the plans to keep the links:
+// all ranks of the job join anew.
+#ifndef WEFT_COLLECTIVES_DRAIN_H_
+#define WEFT_COLLECTIVES_DRAIN_H_
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "net/transport.h"
+
+namespace weft::collectives {
+
+inline constexpr int64_t kDrainNs = 2'000'000'000;
+
+// What a rank has posted to one peer of one call, or of all messages with one tag. Wraps.
+struct PostedCount {
+  uint32_t sends = 0, receives = 0;
+  std::string ToText() const;
+  // False: the text is not one.
+  static bool FromText(absl::string_view text, PostedCount* out);
+};
+
+// Which calls of a communicator are finished. They are so nearly in their order.
+class FinishedCalls {
+ public:
+  void Add(uint32_t sequence);
+  bool Has(uint32_t sequence) const { return sequence < next_ || later_.count(sequence) > 0; }
+
+ private:
+  uint32_t next_ = 0;  // all before it are
+  std::set<uint32_t> later_;
+};
+
+struct Peer;
+
+// A request that matches one of a peer which nothing else will match.
+struct Filler {
+  Peer* peer = nullptr;
+  bool sends = false;
+  uint64_t tag = 0;
+  bool is_posted = false;
+  std::unique_ptr<net::Request> request = std::make_unique<net::Request>();
+};
+
+}  // namespace weft::collectives
+
+#endif  // WEFT_COLLECTIVES_DRAIN_H_
