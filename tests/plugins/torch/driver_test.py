@@ -45,7 +45,7 @@ class DrivenTorchrunTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         (self.folder / "worker.py").write_text(WORKER)
-        self.job = f"torchrun-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"
+        self.job = f"torchrun-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"[:63]
         self.started = []
         self.addCleanup(self.stop)
         self.driver = self.start(

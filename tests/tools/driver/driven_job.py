@@ -115,5 +115,5 @@ class DrivenTest(DrivenJob, unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         DrivenJob.__init__(self, pathlib.Path(folder.name),
-                           f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}")
+                           f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"[:63])
         self.addCleanup(self.close)

@@ -72,7 +72,7 @@ class KubernetesTest(unittest.TestCase):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         self.addCleanup(server.server_close)
         self.addCleanup(server.shutdown)
-        self.job = DrivenJob(self.folder, f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}",
+        self.job = DrivenJob(self.folder, f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"[:63],
                              ranks_per_node=1)
         self.addCleanup(self.job.close)
         self.job.environment.update(KUBERNETES_SERVICE_HOST="127.0.0.1",

@@ -45,7 +45,7 @@ class DrivenTrainingTest(unittest.TestCase):
         folder = self.folder / name
         folder.mkdir()
         self.run_folder = folder / "run"
-        self.job = DrivenJob(folder, f"test-{os.getpid()}-{name}")
+        self.job = DrivenJob(folder, f"test-{os.getpid()}-{name}"[:63])
         self.addCleanup(self.job.close)
         self.job.drive("--recover", "20", "--replay-hosts", "1", lease="6s")
         train = self.train(self.run_folder)

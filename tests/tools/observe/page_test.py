@@ -17,9 +17,10 @@ BIN = pathlib.Path(os.environ["WEFT_BIN"])
 sys.path.insert(0, str(FOLDER))
 
 from fr_trace_test import wait_for_finding  # noqa: E402
+from unchanged_test import write_config  # noqa: E402
 
 
-RED, AXES = "#d33", ["#4a7fc1", "#3f9c62"]
+RED, AXES = "#d33", {"tp": "#4a7fc1", "dp": "#b98a2d"}
 
 
 class Page(unittest.TestCase):
@@ -55,13 +56,14 @@ class Page(unittest.TestCase):
         def stop(rings):
             subprocess.run([BIN / "weft-fault", "inject", "--records", rings, "--rank", "1", "--fault",
                             "stop", "--step", "3"], check=True, stdout=subprocess.DEVNULL)
-        said = self.page_of([BIN / "weft-train", "--preset", "tiny", "--tp", "2", "--run-dir", "run"],
-                            stop)
+        with tempfile.TemporaryDirectory(prefix="weft-mesh-") as folder:
+            config = write_config(pathlib.Path(folder), 100000)
+            said = self.page_of([BIN / "weft-train", config, "--tp", "2", "--run-dir", "run"], stop)
         self.assertIn("stopped rank: rank 1", said["findings"][0])
         self.assertIn("rank 1 on ", said["opened"])
         self.assertIn("place: TP 1, ", said["opened"].upper().replace("PLACE", "place"))
         self.assertEqual(said["nodes"], 4)
-        for color in AXES:
+        for color in AXES.values():
             self.assertEqual(said["strokes"].count([color, 1]), 2, "two pairs of neighbours an axis")
         self.check_flows(said)
 

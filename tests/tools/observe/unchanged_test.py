@@ -7,6 +7,7 @@ Needs root, for a file system of its own that is full.
 import json
 import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -15,15 +16,30 @@ import threading
 import unittest
 import urllib.request
 
+SOURCE = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(SOURCE / "tests/tools/run"))
+
+import tiny_training  # noqa: E402
+
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 STEPS = 30
 
 
-def train(folder: pathlib.Path, *settings: str) -> tuple[list[float], str]:
+def write_config(folder: pathlib.Path, steps: int) -> pathlib.Path:
+    """Of a tiny model and text that was prepared for it in folder."""
+    text, prefix, config = folder / "text", folder / "tiny", folder / "tiny.toml"
+    tiny_training.write_text(str(text), random.Random(1))
+    subprocess.run([BIN / "weft-data", "prepare", "--input", text, "--output-prefix", prefix, "--vocab-size", "300"],
+                   check=True, capture_output=True, timeout=60)
+    config.write_text(tiny_training.config(prefix, steps, global_batch=4, checkpoint_every=0))
+    return config
+
+
+def train(config: pathlib.Path, folder: pathlib.Path, *settings: str) -> tuple[list[float], str]:
     """The losses of a run of two ranks, and what it said."""
     words = [word for setting in settings for word in ("--set", setting)]
-    done = subprocess.run([BIN / "weft-run", "-n", "2", "--", BIN / "weft-train", "--preset", "tiny", "--run-dir",
-                           folder, "--steps", str(STEPS), "--set", "train.tensorboard=true", *words],
+    done = subprocess.run([BIN / "weft-run", "-n", "2", *words, "--", BIN / "weft-train", config, "--run-dir", folder,
+                           "--set", "train.tensorboard=true"],
                           capture_output=True, text=True, check=False, timeout=300)
     if done.returncode != 0:
         raise AssertionError(done.stdout + done.stderr)
@@ -59,7 +75,8 @@ class Unchanged(unittest.TestCase):
     def setUpClass(cls):
         cls.scratch = tempfile.TemporaryDirectory(prefix="weft-unchanged-")
         cls.folder = pathlib.Path(cls.scratch.name)
-        cls.losses, _ = train(cls.folder / "plain", f"records.folder={cls.folder / 'plain-rings'}")
+        cls.config = write_config(cls.folder, STEPS)
+        cls.losses, _ = train(cls.config, cls.folder / "plain", f"records.folder={cls.folder / 'plain-rings'}")
         assert len(cls.losses) == STEPS
 
     @classmethod
@@ -70,7 +87,7 @@ class Unchanged(unittest.TestCase):
         rings = self.folder / "rings"
         agent = Agent(rings)
         try:
-            losses, _ = train(self.folder / "sink", f"records.folder={rings}", "records.keep=true")
+            losses, _ = train(self.config, self.folder / "sink", f"records.folder={rings}", "records.keep=true")
             self.assertGreater(agent.number("weft_agent_push_failures_total"), 0)
         finally:
             agent.stop()
@@ -81,7 +98,7 @@ class Unchanged(unittest.TestCase):
         full.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "weft-full", full], check=True)
         try:
-            losses, said = train(self.folder / "disk", f"records.folder={full}/rings")
+            losses, said = train(self.config, self.folder / "disk", f"records.folder={full}/rings")
         finally:
             subprocess.run(["umount", full], check=True)
         self.assertIn("No space left on device", said)

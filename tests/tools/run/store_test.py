@@ -35,7 +35,7 @@ class StoreProcessesTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        self.job = f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"
+        self.job = f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"[:63]
         self.environment = dict(os.environ, WEFT_JOB_SECRET=SECRET,
                                 PYTHONPATH=str(BIN.parent / "python"))
 

@@ -23,7 +23,7 @@ class WeftRunTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        self.job = f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"
+        self.job = f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"[:63]
 
     def tearDown(self):
         until(lambda: not of_job(self.job), 2)
