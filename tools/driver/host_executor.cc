@@ -20,6 +20,7 @@
 #include "collectives/process_end.h"
 #include "collectives/store/client/store_client.h"
 #include "net/secret.h"
+#include "tools/command_line.h"
 #include "tools/driver/host_link.h"
 #include "tools/driver/orders.h"
 #include "tools/run/host_ranks.h"
@@ -38,6 +39,12 @@ constexpr absl::Duration kTestSlack = absl::Seconds(5);
 constexpr absl::Duration kFlushPatience = absl::Seconds(2);
 
 constexpr size_t kDigestMost = 200;  // characters
+
+// The name of a job that runs beside `job`, for one of its tests: the whole suffix, and of the
+// job's name what there is room for.
+std::string JobBeside(const std::string& job, const std::string& suffix) {
+  return absl::StrCat(job.substr(0, kJobNameBytesMax - suffix.size()), suffix);
+}
 
 class Executor {
  public:
@@ -302,7 +309,7 @@ class Executor {
   // helper, and they meet in the job's store under a name of their own.
   run::Variables PairVariables(int64_t test, int rank) const {
     run::Variables variables = variables_;
-    variables["WEFT_JOB_ID"] = absl::StrCat(options_.run.job, ".test-", test);
+    variables["WEFT_JOB_ID"] = JobBeside(options_.run.job, absl::StrCat(".test-", test));
     variables["RANK"] = variables["GROUP_RANK"] = absl::StrCat(rank);
     variables["WORLD_SIZE"] = "2";
     variables["LOCAL_RANK"] = "0";
@@ -382,7 +389,7 @@ class Executor {
         "--store",
         run.store,
         "--job",
-        absl::StrCat(run.job, ".replay-", local_.replayed, ".", part.group),
+        JobBeside(run.job, absl::StrCat(".replay-", local_.replayed, ".", part.group)),
         "--no-prefix"};
     for (const std::string& setting : run.settings) {
       command.push_back("--set");
