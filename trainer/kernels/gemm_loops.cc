@@ -40,7 +40,7 @@ void Finish(const GemmProblem<T, C>& p, const Block& block) {
     const int64_t begin = block.column, end = block.column + block.columns;
     switch (p.epilogue) {
       case GemmEpilogue::kNone:
-        return;
+        break;
       case GemmEpilogue::kAddOther:
 #pragma omp simd
         for (int64_t i = begin; i < end; ++i) Store(Load(c[i]) + Load(other[i]), c[i]);
@@ -50,7 +50,7 @@ void Finish(const GemmProblem<T, C>& p, const Block& block) {
         for (int64_t i = begin; i < end; ++i) Store(Gelu(Load(c[i])), out[i]);
         break;
       case GemmEpilogue::kSwiglu:
-        if (begin < half) return;
+        if (begin < half) break;
 #pragma omp simd
         for (int64_t i = begin; i < end; ++i) {
           Store(Swiglu(Load(c[i - half]), Load(c[i])), out[i - half]);

@@ -43,12 +43,7 @@ kernels::GemmProblem<T, C> ProblemOf(const at::Tensor& a, const at::Tensor& b,
           static_cast<C*>(out.data_ptr()),
           out.stride(0),
           add,
-          bias.defined() ? static_cast<const T*>(bias.data_ptr()) : nullptr,
-          GemmEpilogue::kNone,
-          nullptr,
-          0,
-          nullptr,
-          0};
+          bias.defined() ? static_cast<const T*>(bias.data_ptr()) : nullptr};
 }
 
 void MultiplyByAten(const at::Tensor& a, const at::Tensor& b, at::Tensor out, bool add,
