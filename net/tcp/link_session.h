@@ -79,7 +79,7 @@ class LinkSession final : public StreamOwner,
                           public PathFollower,
                           public PollHandler {
  public:
-  // Of `link`, to or from `peer`; all are to outlive it.
+  // The session of `link`, to or from `peer`; context, link and matching outlive the session.
   LinkSession(TcpContext& context, Rank peer, Link& link, SendMatching& sends)
       : PollHandler(*context.poller), context_(context), peer_(peer), link_(link), sends_(&sends) {}
   LinkSession(TcpContext& context, Rank peer, Link& link, ReceiveMatching& receives)

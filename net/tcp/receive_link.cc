@@ -6,10 +6,8 @@ namespace weft::net {
 
 SessionReceiveLink::SessionReceiveLink(TcpContext& context, Rank peer, OnDestroyed on_destroyed,
                                        const MakeReceiveDataPath& make_path)
-    : context_(context),
+    : SessionLink(context, peer),
       on_destroyed_(std::move(on_destroyed)),
-      matching_(context.options.self, peer, context.requests_max, counters_),
-      session_(context, peer, *this, matching_),
       path_(make_path != nullptr ? make_path(session_, matching_) : nullptr) {
   session_.UsePath(path_.get());
 }
@@ -33,11 +31,7 @@ void SessionReceiveLink::Start(std::vector<FileDescriptor> sockets) {
 
 Posted SessionReceiveLink::PostReceive(MessageKey key, const ReceiveTarget& target,
                                        Request* request) {
-  if (!status().ok()) {
-    request->Begin();
-    request->Finish(status(), 0);
-    return Posted::kAccepted;
-  }
+  if (Refuses(request)) return Posted::kAccepted;
   if (matching_.IsFull()) return Posted::kNotYet;
   const FrameHeader clear = matching_.Post(key, target, request);
   path_ != nullptr ? path_->SendClearToSend(clear) : session_.QueueControl(clear);
@@ -46,9 +40,7 @@ Posted SessionReceiveLink::PostReceive(MessageKey key, const ReceiveTarget& targ
 
 void SessionReceiveLink::Flush(const RegionView& where, Request* request) {
   if (path_ == nullptr) return ReceiveLink::Flush(where, request);
-  if (status().ok()) return path_->Flush(where, request);
-  request->Begin();
-  request->Finish(status(), 0);
+  if (!Refuses(request)) path_->Flush(where, request);
 }
 
 }  // namespace weft::net

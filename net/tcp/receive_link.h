@@ -11,6 +11,7 @@
 #include "net/tcp/data_path.h"
 #include "net/tcp/link_session.h"
 #include "net/tcp/receive_matching.h"
+#include "net/tcp/session_link.h"
 
 namespace weft::net {
 
@@ -18,7 +19,7 @@ namespace weft::net {
 using MakeReceiveDataPath =
     std::function<std::unique_ptr<ReceiveDataPath>(LinkSession&, ReceiveMatching&)>;
 
-class SessionReceiveLink final : public ReceiveLink {
+class SessionReceiveLink final : public SessionLink<ReceiveLink, ReceiveMatching> {
  public:
   // Told when it is destroyed, so that the transport does not look for it any more.
   using OnDestroyed = std::function<void(SessionReceiveLink*)>;
@@ -28,25 +29,12 @@ class SessionReceiveLink final : public ReceiveLink {
   // Before Start(): sockets that are lost may be replaced, where the context has a book.
   void UseResumption(const LinkParameters& parameters, const std::vector<FileDescriptor>& sockets);
   void Start(std::vector<FileDescriptor> sockets);
-  void TakeArrivals(absl::Time now) { session_.TakeArrivals(now); }
 
-  Rank peer() const override { return session_.peer(); }
-  const absl::Status& status() const override { return session_.status(); }
-  Posted PostNotice(absl::string_view bytes) override { return session_.QueueNotice(bytes); }
-  bool HoldsNotices() const override { return session_.HoldsNotices(); }
-  void Break(const absl::Status& why) override { session_.Break(why); }
-  std::string Describe() const override { return session_.Describe(); }
-  std::vector<LaneReport> Lanes() const override { return session_.Lanes(); }
-  FlowCounters Counters() const override { return session_.WithLanes(counters_); }
-  void NamePeer(absl::string_view name) override { session_.NamePeer(name); }
   Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
   void Flush(const RegionView& where, Request* request) override;
 
  private:
-  TcpContext& context_;
   OnDestroyed on_destroyed_;
-  ReceiveMatching matching_;
-  LinkSession session_;
   std::unique_ptr<ReceiveDataPath> path_;  // after what it uses
 };
 

@@ -7,9 +7,7 @@
 namespace weft::net {
 
 SessionSendLink::SessionSendLink(TcpContext& context, Rank peer, const MakeSendDataPath& make_path)
-    : context_(context),
-      matching_(context.options.self, peer, context.requests_max, counters_),
-      session_(context, peer, *this, matching_),
+    : SessionLink(context, peer),
       path_(make_path != nullptr ? make_path(session_, matching_) : nullptr),
       path_takes_posts_(path_ != nullptr && path_->TakesPosts()) {
   session_.UsePath(path_.get());
@@ -52,11 +50,7 @@ void SessionSendLink::OnConnectFailed(const absl::Status& why, absl::Time /*now*
 }
 
 Posted SessionSendLink::PostSend(MessageKey key, const SendSource& source, Request* request) {
-  if (!status().ok()) {
-    request->Begin();
-    request->Finish(status(), 0);
-    return Posted::kAccepted;
-  }
+  if (Refuses(request)) return Posted::kAccepted;
   if (path_takes_posts_) return path_->PostSend(key, source, request);
   if (matching_.IsFull()) return Posted::kNotYet;
   const SendMatching::Outcome outcome = matching_.Post(key, source.data, request);

@@ -13,31 +13,22 @@
 #include "net/tcp/data_path.h"
 #include "net/tcp/link_session.h"
 #include "net/tcp/send_matching.h"
+#include "net/tcp/session_link.h"
 
 namespace weft::net {
 
 // Makes what carries a link's data; null: its sockets do.
 using MakeSendDataPath = std::function<std::unique_ptr<SendDataPath>(LinkSession&, SendMatching&)>;
 
-class SessionSendLink final : public SendLink, public ConnectorOwner {
+class SessionSendLink final : public SessionLink<SendLink, SendMatching>, public ConnectorOwner {
  public:
   SessionSendLink(TcpContext& context, Rank peer, const MakeSendDataPath& make_path = nullptr);
   ~SessionSendLink() override;
   // Before Start(): the connector is not the transport's own rank.
   void UseIdentity(const ConnectorIdentity& identity);
   void Start(absl::string_view address, absl::Time now);
-  void TakeArrivals(absl::Time now) { session_.TakeArrivals(now); }
   SendDataPath* data_path() const { return path_.get(); }  // null: its sockets
 
-  Rank peer() const override { return session_.peer(); }
-  const absl::Status& status() const override { return session_.status(); }
-  Posted PostNotice(absl::string_view bytes) override { return session_.QueueNotice(bytes); }
-  bool HoldsNotices() const override { return session_.HoldsNotices(); }
-  void Break(const absl::Status& why) override { session_.Break(why); }
-  std::string Describe() const override { return session_.Describe(); }
-  std::vector<LaneReport> Lanes() const override { return session_.Lanes(); }
-  FlowCounters Counters() const override { return session_.WithLanes(counters_); }
-  void NamePeer(absl::string_view name) override { session_.NamePeer(name); }
   Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
   bool connected() const override { return session_.attached(); }
 
@@ -46,12 +37,9 @@ class SessionSendLink final : public SendLink, public ConnectorOwner {
                    absl::Time now) override;
   void OnConnectFailed(const absl::Status& why, absl::Time now) override;
 
-  TcpContext& context_;
   std::optional<ConnectorIdentity> identity_;
   std::string address_;
   std::unique_ptr<Connector> connector_;
-  SendMatching matching_;
-  LinkSession session_;
   std::unique_ptr<SendDataPath> path_;  // after what it uses
   const bool path_takes_posts_;
 };
