@@ -258,13 +258,13 @@ void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
   for (size_t r = 0; r < group.peers.size(); ++r) {
     const Peer* peer = group.peers[r];
     if (peer == nullptr || !operation.Needs(static_cast<int>(r))) continue;
-    absl::Status left = Left(operation, r);
-    if (!left.ok() && !operation.has_sequence()) {
-      // A message that the peer has sent before may still come; its link tells where it is kept.
-      if (options_.rejoins && now_ns < operation.deadline_ns) {
-        operation.deadline_ns = std::min(operation.deadline_ns, now_ns + kStallNs);
-      }
-      if (!options_.rejoins || now_ns < operation.deadline_ns) left = absl::OkStatus();
+    // The end of its link tells a message that its peer has left, but where links are kept.
+    const bool may_be_left = operation.has_sequence() || options_.rejoins;
+    absl::Status left = may_be_left ? Left(operation, r) : absl::OkStatus();
+    if (!left.ok() && !operation.has_sequence() && now_ns < operation.deadline_ns) {
+      // A message that the peer has sent before may still come.
+      operation.deadline_ns = std::min(operation.deadline_ns, now_ns + kStallNs);
+      left = absl::OkStatus();
     }
     if (!left.ok()) {
       FailGroup(group, left, now_ns, absl::Milliseconds(100));

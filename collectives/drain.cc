@@ -17,6 +17,9 @@ namespace {
 // A check that no call has but by a chance of 1 in 2^64.
 constexpr uint64_t kFillerCheck = 0x66696c6c65722121;  // "filler!!"
 
+// The upper end of transport.requests: no honest peer has posted more.
+constexpr int32_t kFillersMax = 1 << 20;
+
 }  // namespace
 
 std::string PostedCount::ToText() const { return absl::StrCat(sends, " ", receives); }
@@ -101,6 +104,7 @@ void EndpointImpl::HandleDrain(Peer& peer, uint32_t group_id, uint32_t number, b
   // Signed, as there may be more of this side's, for which it asks the peer itself.
   const auto sends = static_cast<int32_t>(theirs.receives - mine->sends - filled.sends);
   const auto receives = static_cast<int32_t>(theirs.sends - mine->receives - filled.receives);
+  if (sends > kFillersMax || receives > kFillersMax) return;  // it closes the link after kDrainNs
   for (int32_t i = 0; i < sends; ++i) fillers_.push_back({&peer, true, tag});
   for (int32_t i = 0; i < receives; ++i) fillers_.push_back({&peer, false, tag});
   filled.sends += static_cast<uint32_t>(std::max(sends, 0));
