@@ -67,8 +67,8 @@ class EndpointImpl final : public Endpoint,
   absl::Status Forget(const std::vector<int>& replaced) override;
   absl::Status Rejoin(const Rejoining& rejoining) override;
   LinkTotals links_made() const override;
-  // Of the job, in which ranks were replaced last; 0: none were. Part of groups' ids, so that
-  // nothing of before is taken for the present.
+  // The job's epoch (recovery.h): that in which ranks were replaced last, or 0. Groups' ids hold it,
+  // so that no message of an earlier epoch is taken for one of the present.
   int64_t epoch() const { return epoch_; }
 
   // ---- For communicators.
@@ -146,7 +146,7 @@ class EndpointImpl final : public Endpoint,
   // ---- drain.cc; by the driver.
   void KeepAccount(Operation& operation);  // of what it has posted; when it ends
   void AskToDrain(const Group& group);
-  // Nothing: this side has finished the call.
+  // Without a value where this side has finished the call.
   std::optional<PostedCount> PostedWith(Group& group, const Peer& peer, uint32_t number,
                                         bool is_message);
   void HandleDrain(Peer& peer, uint32_t group_id, uint32_t number, bool is_message,
@@ -175,8 +175,7 @@ class EndpointImpl final : public Endpoint,
   std::vector<std::pair<int, std::string>> heard_;              // (d), notices since it began
   std::vector<Peer*> parting_;  // (d), whose link broke, and whom no group has heard of as departed
   Priorities priorities_;       // (d)
-  // Of this epoch: what was posted for peers that gave up, groups that were left, fillers under
-  // way.
+  // This epoch's fillers, counted by tag and peer; its groups that were left; the fillers under way.
   std::map<std::pair<uint64_t, Rank>, PostedCount> filled_;  // (d)
   std::map<uint32_t, std::shared_ptr<Group>> left_groups_;   // (d)
   std::vector<Filler> fillers_;                              // (d), go after links

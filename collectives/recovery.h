@@ -87,8 +87,8 @@ class Recovery {
   // that no rank was started anew.
   absl::StatusOr<int64_t> Next(absl::Duration timeout, const LetGo& let_go = nullptr);
 
-  // Of the present epoch: whether it is joined by what changed alone, which ranks were replaced,
-  // and the epoch in which all joined as at the start; 0: the start.
+  // How ranks join in the present epoch: whether only what changed is made anew, which ranks were
+  // replaced, and the epoch in which all last joined as at the start, 0 for the start itself.
   bool rejoins() const { return base_ != epoch_; }
   Rejoining rejoining() const { return {.epoch = epoch_, .replaced = replaced_}; }
   int64_t base() const { return base_; }

@@ -223,7 +223,7 @@ struct Command {
     return TrainOnce(options, groups, *job);
   }
 
-  // Of the present epoch: the whole of it, or what changed since the one before.
+  // Joins in the present epoch: anew, or by what changed since the epoch before.
   absl::Status Join(const RunOptions& options, collectives::JoinOptions join,
                     const collectives::Recovery& recovery, std::optional<collectives::Job>& job,
                     ParallelGroups& groups) const {

@@ -177,7 +177,7 @@ RdmaDevice ReadDevice(const fs::path& sys, const std::string& name) {
   return device;
 }
 
-// Of this host alone: the kernel is asked, and not /sys.
+// The kernel tells the pauses of this host's ports; a copy of another host's /sys has none.
 void AddPausesOfPorts(std::vector<RdmaDevice>& devices) {
   for (RdmaDevice& device : devices) {
     for (RdmaPort& port : device.ports) {

@@ -227,7 +227,7 @@ TEST_P(TransportTest, ReceivesFromAnyRankKeepTheOrderOfEachSender) {
         EXPECT_EQ(works[i]->source().value(), received[i] / 1000);
         values.push_back(received[i]);
       }
-      // Those that were under way together share a sender's messages in either order.
+      // Receives that were under way together share a sender's messages in either order.
       std::sort(values.begin(), values.end());
       for (int value : values) EXPECT_EQ(value % 1000, next[value / 1000]++);
       left -= static_cast<int>(values.size());

@@ -288,7 +288,7 @@ class Job {
     for (const auto& pipe : {tell_, go_, told_}) close(pipe[0]), close(pipe[1]);
   }
 
-  // Of all processes but the victim's, the new one's last.
+  // What each process but the victim reports; the new one's report is the last.
   std::vector<Report> Reports() {
     EXPECT_EQ(Wait(kVictim), SIGKILL);
     EXPECT_EQ(write(go_[1], address_.data(), kAddress), kAddress);

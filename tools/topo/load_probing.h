@@ -86,7 +86,7 @@ class LoadProbing {
   // The own host's median round trips, by port.
   std::vector<absl::Duration> Trips(topology::SeenNic own, int rounds, absl::Duration timeout);
   topology::LoadStep Understand(const Outcome& outcome) const;
-  // Of an exchange while one leaf is loaded towards.
+  // The key of an exchange: loads towards each leaf have keys of their own.
   std::string Key(const std::string& what) const { return absl::StrCat(towards_, ": ", what); }
   topology::SeenNic ProberOf(const Prober& leaf) const { return leaf.nics.back(); }
   const std::string& NameOf(topology::SeenNic nic) const;

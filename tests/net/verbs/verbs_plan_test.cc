@@ -102,7 +102,7 @@ TEST_F(VerbsPlan, QueuePairsTakeTheDetoursOfASwitchThatOthersReportAndGoBack) {
   const auto world = MakeWorld();
   ASSERT_TRUE(world->Connect());
   ASSERT_TRUE(Comes(*world, 3, {0, 1}));
-  // Of two pairs of leaves with nothing in common, heard by the accepting end.
+  // The accepting end hears reports about two pairs of leaves that have no leaf in common.
   ASSERT_TRUE(
       plans_[1]->Hear("dropping spine0 leaf0 leaf1 1\ndropping spine0 leaf2 leaf3 2\n").ok());
   EXPECT_TRUE(Comes(*world, 3, {1, 2})) << "the queue pair of spine0 is on its detour";

@@ -124,7 +124,7 @@ TEST_F(CkptRunTest, ACopyIsWholeOrNotThere) {
   EXPECT_EQ(said.value("copy", ""), copy);
   EXPECT_EQ(Ckpt({"verify", copy}).status, 0);
   EXPECT_EQ(Ckpt({"diff", Step("one", 4), copy}).status, 0);
-  // Of a damaged one there is none, and what was there of that step stays.
+  // A damaged checkpoint is not copied, and the copy of that step that was there stays.
   const std::string damaged = RunDir("damaged") + "/" + CheckpointName(4);
   fs::create_directories(RunDir("damaged"));
   fs::copy(copy, damaged);
