@@ -13,19 +13,18 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/trace.h"
-#include "trainer/checkpoint/save_schedule.h"
 #include "trainer/data/batch_loader.h"
 #include "trainer/data/dataset_info.h"
 #include "trainer/data/tokenizer.h"
 #include "trainer/device/device.h"
 #include "trainer/files/file.h"
+#include "trainer/loop/checkpoint_saver.h"
 #include "trainer/loop/checkpoints.h"
 #include "trainer/loop/export.h"
 #include "trainer/loop/forecast.h"
@@ -35,6 +34,7 @@
 #include "trainer/loop/peak.h"
 #include "trainer/loop/progress.h"
 #include "trainer/loop/step.h"
+#include "trainer/loop/summary.h"
 #include "trainer/memory/memory.h"
 #include "trainer/plot/timeline.h"
 #include "trainer/profile/work_time.h"
@@ -43,8 +43,6 @@ namespace weft::train {
 namespace {
 
 constexpr int64_t kTimelineSteps = 2;  // that timeline.svg shows
-// Steps between checkpoints: more than any run has, and far from where numbers overflow.
-constexpr double kLongestInterval = 1e15;
 
 // What a step took on this rank.
 struct StepCost {
@@ -62,7 +60,14 @@ class Run {
         groups_(groups),
         group_(*groups.world),
         checkpoints_(Path("checkpoints"), config_, groups, options.before_checkpoint_copy),
-        schedule_(config_.checkpoint_every) {}
+        saver_({.every = config_.checkpoint_every,
+                .background = config_.checkpoint_background,
+                .lock = options.lock,
+                .between_failures = options.between_failures,
+                .started = options.started,
+                .failures = options.failures},
+               group_, checkpoints_),
+        memory_(config_, groups, device, TakesSnapshots()) {}
 
   // Nothing in the background uses parameters or groups afterwards. Its error is the run's, or
   // comes from it.
@@ -77,7 +82,7 @@ class Run {
     // A run that begins anew must not leave the old one's checkpoints to be resumed from.
     if (!options_.resume) WEFT_RETURN_IF_ERROR(checkpoints_.ExpectNone());
     WEFT_RETURN_IF_ERROR(group_.Agree(OpenData()));
-    WEFT_RETURN_IF_ERROR(CheckMemory());
+    WEFT_RETURN_IF_ERROR(memory_.Check());
     WEFT_RETURN_IF_ERROR(group_.Agree(MakeStepper()));
     stepper_->set_before_update([this] { return FinishCopies(); });
     WEFT_RETURN_IF_ERROR(Restore());
@@ -94,11 +99,13 @@ class Run {
     ForgetTensorPeak();
     WEFT_ASSIGN_OR_RETURN(bool stopped, Loop());
     WEFT_RETURN_IF_ERROR(Require("remote checkpoint", checkpoints_.FinishMirror()));
-    WEFT_RETURN_IF_ERROR(MeasureMemory());
+    WEFT_ASSIGN_OR_RETURN(memory_report_, memory_.Report(stepper_->plan()));
     WEFT_RETURN_IF_ERROR(WriteTrace());
     if (!stopped) WEFT_RETURN_IF_ERROR(Finish());
     WEFT_RETURN_IF_ERROR(Require("metrics", is_first() ? metrics_->Finish() : absl::OkStatus()));
-    if (!unsaved_.ok()) outcome_.missing.push_back(absl::StrCat("checkpoint ", last_failed_save_));
+    if (!saver_.unsaved().ok()) {
+      outcome_.missing.push_back(absl::StrCat("checkpoint ", saver_.last_failed()));
+    }
     if (is_first()) PrintFailures();
     return outcome_;
   }
@@ -145,21 +152,8 @@ class Run {
         " tokens; run weft-data prepare again, or name the tokenizer that made the data"));
   }
 
-  // Before any rank takes the memory.
-  absl::Status CheckMemory() {
-    absl::StatusOr<StepPlan> plan = StepPlan::Make(config_, SizesOf(groups_.mesh));
-    WEFT_RETURN_IF_ERROR(group_.Agree(plan.status()));
-    if (!device_.is_cpu()) {
-      return CheckDeviceMemory(config_, *plan, groups_.pipeline->rank(), groups_.tensor->rank(),
-                               device_.index(), MemoryOf(device_), group_);
-    }
-    return CheckHostMemory(config_, *plan, groups_.pipeline->rank(), groups_.tensor->rank(),
-                           TakesSnapshots(), group_);
-  }
-
   absl::Status MakeStepper() {
-    memory_before_ = ResidentMemory();
-    tensors_before_ = TensorMemory();
+    memory_.Begin();
     if (config_.trace_steps > 0 || groups_.records != nullptr) {
       // forward, backward, optimizer, waits and collectives: a few for each bucket and micro-batch.
       size_t spans = static_cast<size_t>(config_.trace_steps) *
@@ -198,7 +192,7 @@ class Run {
 
   absl::Status PrepareFolder() {
     if (!is_first()) return absl::OkStatus();
-    WEFT_RETURN_IF_ERROR(CheckLock());
+    WEFT_RETURN_IF_ERROR(saver_.CheckLock());
     WEFT_RETURN_IF_ERROR(MakeFolders(Path("checkpoints")));
     WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("config.toml"), config_.text));
     WEFT_ASSIGN_OR_RETURN(std::string schedule, DrawPipeline(config_, stepper_->plan()));
@@ -208,6 +202,7 @@ class Run {
     WEFT_ASSIGN_OR_RETURN(metrics_, MetricsLog::Open(options_.run_dir, position_.step,
                                                      info_.unigram_loss, config_.tensorboard));
     progress_ = std::make_unique<Progress>(config_, position_.step);
+    saver_.TellTo(*metrics_, *progress_);
     return absl::OkStatus();
   }
 
@@ -298,7 +293,7 @@ class Run {
         if (is_first()) {
           progress_->Finish();
           progress_->Note(absl::StrFormat("stopped after step %d%s", step,
-                                          unsaved_.ok() ? "; --resume goes on" : ""));
+                                          saver_.unsaved().ok() ? "; --resume goes on" : ""));
         }
         return true;
       }
@@ -361,14 +356,15 @@ class Run {
       WEFT_ASSIGN_OR_RETURN(validation_loss_, Validate());
       metrics.validation_loss = validation_loss_;
     }
-    seconds_ += seconds;
-    exposed_seconds_ += result.exposed.total();
-    ++steps_here_;
+    totals_.seconds += seconds;
+    totals_.exposed_seconds += result.exposed.total();
+    ++totals_.steps;
     if (is_first()) LogStep(result, metrics);
-    if (is_last || schedule_.IsDue(step)) {
-      WEFT_RETURN_IF_ERROR(config_.checkpoint_background && !is_last ? BeginSave() : Save());
+    if (is_last) return Save();
+    if (saver_.IsDue(step)) {
+      WEFT_RETURN_IF_ERROR(SaveAfterStep());
     }
-    return is_last ? absl::OkStatus() : BeginSnapshot();
+    return BeginSnapshot();
   }
 
   bool TakesSnapshots() const { return options_.snapshots != nullptr && group_.size() > 1; }
@@ -379,7 +375,7 @@ class Run {
     const bool is_new = options_.snapshots->bytes() == Bytes(0);
     const int64_t start = SystemClock::Nanoseconds();
     WEFT_RETURN_IF_ERROR(options_.snapshots->Begin(position_, stepper_->parameters(), groups_));
-    snapshot_seconds_ += static_cast<double>(SystemClock::Nanoseconds() - start) * 1e-9;
+    totals_.snapshot_seconds += static_cast<double>(SystemClock::Nanoseconds() - start) * 1e-9;
     if (is_new && is_first()) {
       progress_->Note(absl::StrFormat(
           "snapshots of the last 2 steps, of 2 ranks: %.1f MiB in memory (recovery.snapshot)",
@@ -391,12 +387,10 @@ class Run {
   // Of the step before, in the step that is about to change the state.
   absl::Status FinishCopies() {
     TraceScope scope(trace_.get(), "wait_snapshot", kComputeTrack, position_.step);
-    const int64_t start = SystemClock::Nanoseconds();
-    checkpoints_.FinishCopy();
+    saver_.FinishCopy();
     const int64_t copied = SystemClock::Nanoseconds();
     const absl::Status status = TakesSnapshots() ? options_.snapshots->Finish() : absl::OkStatus();
-    checkpoint_seconds_ += static_cast<double>(copied - start) * 1e-9;
-    snapshot_seconds_ += static_cast<double>(SystemClock::Nanoseconds() - copied) * 1e-9;
+    totals_.snapshot_seconds += static_cast<double>(SystemClock::Nanoseconds() - copied) * 1e-9;
     return status;
   }
 
@@ -406,101 +400,19 @@ class Run {
                               std::clamp<int64_t>(whole, 1, config_.validation_batches));
   }
 
-  absl::Status CheckLock() const {
-    return options_.lock == nullptr ? absl::OkStatus() : options_.lock->Check();
-  }
-
-  // Counts what training waits for checkpoints.
-  class Waiting {
-   public:
-    explicit Waiting(double& seconds) : seconds_(seconds) {}
-    ~Waiting() { seconds_ += static_cast<double>(SystemClock::Nanoseconds() - start_) * 1e-9; }
-
-   private:
-    double& seconds_;
-    const int64_t start_ = SystemClock::Nanoseconds();
-  };
-
   absl::Status Save() {
     TraceScope scope(trace_.get(), "checkpoint", kComputeTrack, position_.step);
-    Waiting waiting(config_.checkpoint_background ? last_save_seconds_ : checkpoint_seconds_);
-    WEFT_RETURN_IF_ERROR(FinishBackgroundSave());
-    const absl::Time start = SystemClock().Now();
-    WEFT_RETURN_IF_ERROR(group_.Agree(CheckLock()));
-    WEFT_RETURN_IF_ERROR(stepper_->parameters().WaitAll());
-    absl::Status failure;
-    WEFT_RETURN_IF_ERROR(checkpoints_.Save(position_, stepper_->parameters(), failure));
-    NoteSaved(position_.step, failure);
-    return failure.ok() ? Reschedule(SystemClock().Now() - start) : absl::OkStatus();
+    return saver_.Save(position_, stepper_->parameters(), mean_step());
   }
 
-  // The state is copied, and written, under the next steps.
-  absl::Status BeginSave() {
-    const double before = checkpoint_seconds_;
-    bool began = false;
-    {
-      Waiting waiting(checkpoint_seconds_);
-      WEFT_RETURN_IF_ERROR(group_.Agree(CheckLock()));
-      SavedInBackground saved;
-      WEFT_RETURN_IF_ERROR(checkpoints_.Begin(position_, stepper_->parameters(), began, saved));
-      if (saved.step >= 0) NoteSaved(saved.step, saved.failure);
-    }
-    if (!began) ++left_out_saves_;
-    ++due_saves_;
-    return Reschedule(absl::Seconds(checkpoint_seconds_ - before));
+  absl::Status SaveAfterStep() {
+    TraceScope scope(trace_.get(), "checkpoint", kComputeTrack, position_.step);
+    return saver_.SaveAfter(position_, stepper_->parameters(), mean_step());
   }
 
-  absl::Status FinishBackgroundSave() {
-    SavedInBackground saved;
-    WEFT_RETURN_IF_ERROR(checkpoints_.Finish(saved));
-    if (saved.step >= 0) NoteSaved(saved.step, saved.failure);
-    return absl::OkStatus();
-  }
-
-  void NoteSaved(int64_t step, const absl::Status& failure) {
-    unsaved_ = failure;
-    if (failure.ok()) return;
-    ++failed_saves_;
-    last_failed_save_ = absl::StrCat("of step ", step, ": ", failure.message());
-    if (is_first()) {
-      metrics_->AppendFailedCheckpoint(step, failure.message());
-      progress_->Note(absl::StrCat("no checkpoint ", last_failed_save_));
-    }
-  }
-
-  // After a save that took `cost`. Rank 0 chooses for all, since each measures other times.
-  absl::Status Reschedule(absl::Duration cost) {
-    if (options_.between_failures <= absl::ZeroDuration() || steps_here_ == 0) {
-      return absl::OkStatus();
-    }
-    WEFT_ASSIGN_OR_RETURN(const std::string chosen,
-                          group_.FromFirst(is_first() ? absl::StrCat(ChooseInterval(cost)) : ""));
-    int64_t interval = 0;
-    if (!absl::SimpleAtoi(chosen, &interval) || interval < 1) {
-      return absl::DataLossError(
-          absl::StrCat("rank 0 chose '", chosen, "' steps between checkpoints"));
-    }
-    schedule_.Follow(position_.step, interval);
-    return absl::OkStatus();
-  }
-
-  int64_t ChooseInterval(absl::Duration cost) {
-    const absl::Duration mean = MeanTimeBetweenFailures(
-        options_.between_failures, SystemClock().Now() - options_.started, options_.failures);
-    const absl::Duration step = absl::Seconds(seconds_ / static_cast<double>(steps_here_));
-    const double steps = absl::FDivDuration(BestSaveInterval(cost, mean), step);
-    const auto interval =
-        static_cast<int64_t>(std::clamp(std::round(steps), 1.0, kLongestInterval));
-    // Not for every small change of what was measured.
-    const double change = static_cast<double>(interval - said_interval_);
-    if (std::abs(change) <= 0.2 * static_cast<double>(said_interval_)) return interval;
-    said_interval_ = interval;
-    progress_->Note(absl::StrFormat(
-        "from here a checkpoint every %d steps: it takes %.3f s, a step %.3f s, a failure comes "
-        "every %s (recovery.mtbf)",
-        interval, absl::ToDoubleSeconds(cost), absl::ToDoubleSeconds(step),
-        absl::FormatDuration(absl::Trunc(mean, absl::Milliseconds(1)))));
-    return interval;
+  absl::Duration mean_step() const {
+    if (totals_.steps == 0) return absl::ZeroDuration();
+    return absl::Seconds(totals_.seconds / static_cast<double>(totals_.steps));
   }
 
   // Of a file that a finished run must have: rank 0's status of writing it.
@@ -514,10 +426,10 @@ class Run {
   // Says again what scrolled away long ago.
   void PrintFailures() {
     progress_->Finish();
-    if (failed_saves_ == 0) return;
+    if (saver_.failed() == 0) return;
     progress_->Note(absl::StrFormat(
         "%d checkpoints could not be written (metrics.jsonl: checkpoint_failed), the last %s",
-        failed_saves_, last_failed_save_));
+        saver_.failed(), saver_.last_failed()));
   }
 
   absl::Status WriteTrace() {
@@ -547,7 +459,9 @@ class Run {
     Gpt* model = stepper_->whole_model();
     std::unique_ptr<Gpt> assembled;
     if (model == nullptr) {  // cut over ranks: put together from the checkpoint of the last step
-      if (!unsaved_.ok()) return Annotate(unsaved_, "the model is cut over ranks and not saved");
+      if (!saver_.unsaved().ok()) {
+        return Annotate(saver_.unsaved(), "the model is cut over ranks and not saved");
+      }
       WEFT_ASSIGN_OR_RETURN(
           std::vector<at::Tensor> tensors,
           LoadModel(absl::StrCat(Path("checkpoints"), "/", CheckpointName(position_.step)),
@@ -557,7 +471,15 @@ class Run {
     }
     WEFT_ASSIGN_OR_RETURN(std::string sample, WriteSample(*model, *tokenizer_));
     WEFT_RETURN_IF_ERROR(ExportModel(*model, info_.tokenizer, tokenizer_->eod_id(), Path("model")));
-    PrintEnd(sample);
+    PrintSummary({.run_dir = options_.run_dir,
+                  .sample = sample,
+                  .validation_loss = validation_loss_,
+                  .unigram_loss = info_.unigram_loss,
+                  .tokens_per_step = tokens_per_step(),
+                  .totals = totals_,
+                  .has_snapshots = options_.snapshots != nullptr,
+                  .memory = memory_report_},
+                 saver_, checkpoints_);
     return absl::OkStatus();
   }
 
@@ -580,94 +502,14 @@ class Run {
     return text;
   }
 
-  void PrintEnd(const std::string& sample) {
-    if (!sample.empty()) absl::FPrintF(stderr, "\nThe model writes:\n\n%s", sample);
-    absl::FPrintF(stderr, "validation loss  %.4f nats a token (a unigram model: %.4f)\n",
-                  validation_loss_, info_.unigram_loss);
-    if (steps_here_ > 0) {
-      absl::FPrintF(stderr,
-                    "speed            %.0f tokens/s over %d steps\n"
-                    "communication    %.1f%% of the time waited for it\n",
-                    static_cast<double>(steps_here_ * tokens_per_step()) / seconds_, steps_here_,
-                    100 * exposed_seconds_ / seconds_);
-      if (options_.snapshots != nullptr) {
-        absl::FPrintF(stderr, "snapshots        %.2f%% of the time waited for them\n",
-                      100 * snapshot_seconds_ / seconds_);
-      }
-    }
-    PrintCheckpoints();
-    PrintMemory();
-    const std::pair<const char*, const char*> files[] = {
-        {"loss curve", "loss.svg"},     {"numbers", "metrics.jsonl"},  {"timeline", "timeline.svg"},
-        {"trace", "trace.json"},        {"sample text", "sample.txt"}, {"model", "model"},
-        {"checkpoints", "checkpoints"}, {"settings", "config.toml"},   {"logs", "logs"}};
-    for (const auto& [what, name] : files) {
-      absl::FPrintF(stderr, "%-15s  %s\n", what, Path(name));
-    }
-  }
-
-  void PrintCheckpoints() {
-    if (due_saves_ > 0) {
-      absl::FPrintF(stderr,
-                    "checkpoints      in the background %d of %d that were due, from %.1f MiB of "
-                    "memory a rank; %.2f%% of the time waited for them, %.3f s for the last\n",
-                    due_saves_ - left_out_saves_, due_saves_,
-                    static_cast<double>(checkpoints_.pool_bytes()) / (1 << 20),
-                    100 * checkpoint_seconds_ / seconds_, last_save_seconds_);
-    } else if (steps_here_ > 0) {
-      absl::FPrintF(stderr, "checkpoints      %.2f%% of the time waited for them\n",
-                    100 * checkpoint_seconds_ / seconds_);
-    }
-    if (const LocalCheckpoints* local = checkpoints_.local(); local != nullptr) {
-      absl::FPrintF(stderr,
-                    "local copies     %d in %s of each host; %d of them went on to the run's "
-                    "folder, %d left out while one was under way\n",
-                    local->written(), local->folder(), checkpoints_.local_copied(),
-                    checkpoints_.local_left_out());
-    }
-    const CheckpointMirror* mirror = checkpoints_.mirror();
-    if (mirror == nullptr) return;
-    absl::FPrintF(stderr, "remote copies    %d in %s; %d left out while one was under way\n",
-                  mirror->copied(), mirror->folder(), mirror->left_out());
-  }
-
-  // What each rank took and what was estimated, a line a rank.
-  absl::Status MeasureMemory() {
-    absl::StatusOr<MemoryEstimate> estimate =
-        EstimateMemory(config_, stepper_->plan(), groups_.pipeline->rank(), groups_.tensor->rank(),
-                       TakesSnapshots());
-    auto mebibytes = [](Bytes bytes) { return static_cast<double>(bytes.count()) / (1 << 20); };
-    const Bytes peak =
-        device_.is_cpu() ? PeakTensorMemory() - tensors_before_ : MemoryOf(device_).tensors_peak;
-    const Bytes expected = !estimate.ok()     ? Bytes(0)
-                           : device_.is_cpu() ? estimate->tensors()
-                                              : estimate->on_device();
-    const Bytes resident = PeakResidentMemory() - memory_before_;
-    WEFT_ASSIGN_OR_RETURN(
-        memory_, group_.Gather(absl::StrFormat(
-                     "tensors %.1f MiB at most, estimated %.1f (%+.1f %%); resident memory grew by "
-                     "%.0f MiB",
-                     mebibytes(peak), mebibytes(expected),
-                     estimate.ok() && peak.count() > 0 ? 100 * (expected / peak - 1) : 0.0,
-                     mebibytes(resident))));
-    return absl::OkStatus();
-  }
-
-  void PrintMemory() {
-    constexpr size_t kMost = 16;
-    for (size_t rank = 0; rank < std::min(kMost, memory_.size()); ++rank) {
-      absl::FPrintF(stderr, "%-15s  rank %d: %s\n", rank == 0 ? "memory" : "", rank, memory_[rank]);
-    }
-  }
-
   const RunOptions& options_;
   const at::Device device_;
   TrainConfig config_;
   ParallelGroups& groups_;
   Group& group_;  // everybody
   RunCheckpoints checkpoints_;
-  SaveSchedule schedule_;
-  int64_t said_interval_ = 0;  // of checkpoints, in steps: what was said last
+  CheckpointSaver saver_;
+  MemoryUse memory_;
   DatasetInfo info_;
   std::shared_ptr<const SampleStream> training_;
   std::unique_ptr<SampleStream> validation_;
@@ -680,24 +522,12 @@ class Run {
   RunPosition position_;
   bool resumed_ = false;
   bool from_memory_ = false;
-  absl::Status unsaved_;  // why the last checkpoint that was due is missing
-  int64_t failed_saves_ = 0;
-  std::string last_failed_save_;
   RunOutcome outcome_;
   double peak_flops_ = 0;
   KernelChoice gemm_, attention_;
-  Bytes memory_before_;  // resident, before the model was made
-  Bytes tensors_before_;
-  std::vector<std::string> memory_;  // of each rank, for people
+  std::vector<std::string> memory_report_;
   double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
-  // Of this process, for the summary.
-  double seconds_ = 0;
-  double exposed_seconds_ = 0;
-  double snapshot_seconds_ = 0;
-  double checkpoint_seconds_ = 0;
-  double last_save_seconds_ = 0;                // where the others are written in the background
-  int64_t due_saves_ = 0, left_out_saves_ = 0;  // in the background
-  int64_t steps_here_ = 0;
+  RunTotals totals_;
 };
 
 }  // namespace
