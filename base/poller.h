@@ -72,7 +72,7 @@ class Poller {
   // Sleeps until a descriptor is ready, a deadline has come, or `until`; then does a round. Times
   // are SystemClock's.
   void Sleep(absl::Time until);
-  // Of this round, or the last one.
+  // When this round began, or the last one where none is under way.
   absl::Time now() const { return now_; }
   void SetNow(absl::Time now) { now_ = now; }  // for work between rounds
 

@@ -42,7 +42,7 @@ class Endpoint;
 // of the job, and cannot be given for a GroupRank.
 using GroupRank = Id<struct GroupRankTag>;
 
-// Of works under way at once, on all communicators of a process: the more urgent ones go first, and
+// Among works under way at once on all of a process's communicators, urgent ones go first, and
 // the others yield the links to them chunk by chunk (priorities.h).
 enum class Priority : uint8_t { kLow, kNormal, kHigh };
 inline constexpr int kPriorityCount = 3;
@@ -122,7 +122,7 @@ class Communicator {
   // the others ends it by collective.timeout only.
   virtual WorkPtr ReceiveAny(void* data, size_t bytes, uint32_t tag) = 0;
 
-  // Of the calls from now on; kNormal at first. What a call means is the same whatever its
+  // The priority of calls from now on; kNormal at first. What a call means is the same whatever its
   // priority, but it should be the same on all ranks, or the least urgent rank sets the pace;
   // messages of one peer and tag need the same, as they match in the order in which they are moved.
   virtual void SetPriority(Priority priority) = 0;

@@ -32,7 +32,7 @@ class Recorder {
   void MarkFailed() const {
     if (records_ != nullptr) records_->MarkFailed();
   }
-  // Of all links, at most every 100 ms; by the driver.
+  // Records the counters of all links, at most every 100 ms; called by the driver.
   void Sample(std::vector<Peer>& peers,
               absl::Span<const std::unique_ptr<net::Transport>> transports, int64_t now_ns);
 

@@ -48,11 +48,11 @@ Exit status: 0; 1 when there is an error (with --strict: a warning), or somethin
 struct Options {
   std::string root, json, watch;
   bool strict = false;
-  // Of nics:
+  // Options of `nics`:
   int priority = -1, traffic_class = -1;
   std::string dcqcn, plan, adaptive_retransmission;
   bool apply = false;
-  // Of pairs:
+  // Options of `pairs`:
   int ranks = 0;
   PairOptions pairs;
   Settings settings{LibrarySettings()};

@@ -35,7 +35,7 @@ RankSchedule AllReduce(const CollectiveSpec& spec) {
   auto piece = [&](int owner, uint64_t round) {
     return ChunkOf(PartOf(spec.count, n, owner), spec.chunk, round);
   };
-  // Of each round: when the own chunk was reduced, and when the contribution to a peer's has left.
+  // For each round: when the own chunk was reduced, and when the contribution to a peer's has left.
   std::vector<uint32_t> reduced(rounds, kNone);
   std::vector<uint32_t> sent(rounds * static_cast<uint64_t>(n), kNone);
   for (uint64_t round = 0; round < rounds + kRunAhead; ++round) {

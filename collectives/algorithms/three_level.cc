@@ -32,7 +32,7 @@ RankSchedule Build(const CollectiveSpec& spec) {
   }
 }
 
-// Of one piece of a rail.
+// The cost of one piece of a rail.
 Cost RailCost(const GroupPlace& place, CollectiveKind kind, double count, uint64_t chunk) {
   CollectiveSpec rail{.kind = kind,
                       .size = static_cast<int>(place.hosts.size()),

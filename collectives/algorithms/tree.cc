@@ -21,7 +21,7 @@ uint64_t ChunkLength(const CollectiveSpec& spec) {
   return std::max<uint64_t>(std::min(spec.chunk, (spec.count + 1) / 2), 1);
 }
 
-// Of all ranks, numbered as they are.
+// The tree over all ranks, numbered as they are.
 TreeNode NodeOf(const CollectiveSpec& spec, int rank, int which) {
   return DoubleTreeNode(spec.size, rank, which);
 }

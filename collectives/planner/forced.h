@@ -7,7 +7,7 @@
 //   all_gather:..4KiB@world=bruck      both
 //   all_reduce:64MiB..@dp0=auto        the planner's choice after all
 //
-// Of several rules that fit a call the last one counts. Const calls are thread-safe.
+// Where several rules fit a call, the last one counts. Const calls are thread-safe.
 #ifndef WEFT_COLLECTIVES_PLANNER_FORCED_H_
 #define WEFT_COLLECTIVES_PLANNER_FORCED_H_
 

@@ -50,7 +50,7 @@ struct GroupPlace {
   std::vector<int> switch_of;              // by host
   int hosts_max = 0;                       // of a switch
 
-  // Of the slowest; 0 where any is not known. `switch_rate`: see RankPlace.
+  // The slowest host's figures; 0 where any is not known. `switch_rate`: see RankPlace.
   int nics = 0;
   double nic_rate = 0, host_rate = 0, switch_rate = 0;
 

@@ -27,7 +27,7 @@ class EnvironmentVariables {
   bool Has(absl::string_view name) const { return Text(name).has_value(); }
   bool HasOneOf(const std::vector<absl::string_view>& names) const;
 
-  // Nothing: the variable is not set, or its value is bad, which becomes a problem.
+  // Without a value: the variable is not set, or its value is bad, which becomes a problem.
   std::optional<int64_t> Number(absl::string_view name, int64_t min, int64_t max);
   std::optional<int> Int(absl::string_view name, int min, int max);
   // Not being set is a problem too. With a problem: `min`.

@@ -61,7 +61,7 @@ int UniqueIdsOfRank(const topology::Mesh& mesh, int rank, int ranks_per_root);
 std::vector<UniqueIdSlot> UniqueIdSlots(const topology::Mesh& mesh,
                                         const topology::MeshGroup& group, int ranks_per_root);
 
-// Whom a rank connects to for the rings of its groups, and in which order. In round 0 the even
+// The peers that a rank connects to for its groups' rings, in this order. In round 0 the even
 // positions of a ring dial their next neighbour, in round 1 the odd ones: within a round a rank
 // dials or listens, never both, so no chain of ranks waits for one another.
 struct PlannedConnection {
@@ -71,8 +71,8 @@ struct PlannedConnection {
 };
 std::vector<PlannedConnection> PlanConnections(const std::vector<topology::MeshGroup>& groups);
 
-// Whose records a rank needs at once: those it is planned to connect to and, with `ids`, the roots
-// of its groups. Not its own.
+// The ranks whose records a rank needs at once: the peers of its planned connections and, with
+// `ids`, the roots of its groups. Not the rank itself.
 RankSet RecordsWanted(const topology::Mesh& mesh, int rank, int ranks_per_root, bool ids);
 
 struct FastInitOptions {

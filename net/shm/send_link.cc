@@ -163,7 +163,7 @@ bool ShmSendLink::PushPiece() {
   return true;
 }
 
-// Of the pair in front. False: it cannot be read where it lies, and goes through the arena.
+// Offers the pair in front. False: the receiver cannot read it where it lies; it takes the arena.
 bool ShmSendLink::MakeOffer(Ready& pair) {
   SharedPlace place;
   if (pair.shared != nullptr) {

@@ -29,7 +29,7 @@ topology::FiveTuple MakeTuple(const SocketAddress& source, const SocketAddress& 
 class PlannedWays {
  public:
   PlannedWays() = default;
-  // Of the setting `plan`; none where that is empty. `self` and `world_size` are the job's, or not
+  // Reads what the setting `plan` names, if anything. `self` and `world_size` are the job's, or not
   // known: `world_size` is above kJobRanksMost then, as in NCCL's plugin, and connections are
   // looked up by addresses. Errors name the file that cannot be used.
   static constexpr int kJobRanksMost = 1 << 30;

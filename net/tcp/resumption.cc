@@ -114,7 +114,7 @@ class Redial final : public Resumption, private PollHandler {
   }
 
  private:
-  // Of a dial: the others are beside a socket that serves.
+  // What a dial is for; kSuccessor alone replaces a socket that does not serve any more.
   enum class Purpose : uint8_t { kSuccessor, kReturn, kSameWay, kOtherWay };
 
   struct Lane final : public ConnectorOwner {

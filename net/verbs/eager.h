@@ -78,7 +78,7 @@ class EagerReceives {
   absl::Status NoteArrived(uint64_t* number);
   void NoteMatched(uint64_t number);
 
-  // Those that no receive was posted for. They wait in the order of arrival.
+  // Messages that no receive was posted for wait in the order of arrival.
   void Keep(uint64_t number, uint64_t tag, uint64_t check, absl::Span<const std::byte> bytes);
   std::optional<Message> TakeKept(uint64_t tag);
   bool keeps() const { return !kept_.empty(); }

@@ -92,7 +92,7 @@ struct Lane {
   }
   bool Carries() const { return state == State::kLive && proven && !draining; }
   void NotePosted(uint32_t requests, uint64_t number, uint64_t bytes, absl::Time now);
-  // Of those up to `id`; what completes at the device completes in order, so that one completion
+  // Marks entries up to `id`; what completes at the device completes in order, so one completion
   // stands for all before it. Calls done(number) for each.
   template <typename Done>
   void NoteCompleted(uint32_t id, absl::Time now, const Done& done);

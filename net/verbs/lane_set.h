@@ -31,7 +31,7 @@ namespace weft::net {
 class LaneSetOwner {
  public:
   virtual ~LaneSetOwner() = default;
-  // Of a completion: the other side has written an entry with this immediate.
+  // A completion says that the other side has written an entry with this immediate.
   virtual void OnWritten(uint32_t immediate) = 0;
   // The device has delivered what was posted of `entry` on the lane.
   virtual void OnDeviceDelivered(int lane, uint64_t entry) = 0;

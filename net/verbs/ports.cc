@@ -15,7 +15,7 @@
 namespace weft::net {
 namespace {
 
-// Those of one device; why the others cannot be used goes to `reasons`.
+// Appends one device's usable ports; why the others cannot be used goes to `reasons`.
 void ListPortsOf(Nic& nic, const std::string& name, const VerbsOptions& options,
                  std::vector<VerbsPort>* out, std::string* reasons) {
   const auto because = [&](int port, absl::string_view why) {

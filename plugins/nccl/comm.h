@@ -93,7 +93,7 @@ class Comm {
  private:
   std::vector<std::unique_ptr<CommRequest>> requests_;
   std::vector<CommRequest*> free_;
-  // Of TakeLinkState's thread.
+  // Used by TakeLinkState's thread alone.
   absl::Time link_state_due_ = absl::InfinitePast();
   absl::Duration link_state_wait_ = absl::Milliseconds(1);
   uint64_t repeats_said_ = 0;

@@ -66,7 +66,7 @@ absl::StatusOr<std::vector<Device>> ListInterfaceDevices(const Settings& setting
 // RDMA ports as verbs has them, with what sysfs knows of each.
 std::vector<Device> PortDevices(const std::vector<net::VerbsPort>& ports);
 
-// Those that one UCX worker each is to use: what ucx.net_devices or UCX_NET_DEVICES lists; else the
+// Devices, each for one UCX worker: what ucx.net_devices or UCX_NET_DEVICES lists; else the
 // active RDMA ports that NCCL_IB_HCA admits, where there are any; else interfaces.
 absl::StatusOr<std::vector<Device>> ListUcxDevices(const Settings& settings, std::string* why);
 

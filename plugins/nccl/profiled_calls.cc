@@ -20,7 +20,7 @@ bool IsMessage(CallKind kind) {
   return kind == CallKind::kSend || kind == CallKind::kReceive || kind == CallKind::kSendReceive;
 }
 
-// Of the whole buffer, where NCCL's count is one rank's.
+// The size of the whole buffer, also where NCCL's count is one rank's part.
 uint64_t BytesOf(const ProfiledCall& call, int ranks) {
   const bool parts = call.kind == CallKind::kAllGather || call.kind == CallKind::kReduceScatter ||
                      call.kind == CallKind::kAllToAll;

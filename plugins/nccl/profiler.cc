@@ -207,7 +207,7 @@ void* Profiler::StartCall(void* context, const ProfiledCall& call) {
 }
 
 void* Profiler::StartOperation(void* context, void* call, int pid, int peer, bool sends) {
-  // Of another process, whose GPU uses a NIC near this one's (PXN): it shows its own calls.
+  // Another process, whose GPU uses a NIC near this one's (PXN), shows its own calls.
   if (pid != owner_pid_) return nullptr;
   const EventHandle owner = EventHandle::Of(context);
   if (Recorded(owner) == nullptr) return nullptr;

@@ -1,7 +1,7 @@
 // net/tcp's links, one event loop for each connection: whoever tests a request drives its
 // connection and no other, so that threads of different communicators share nothing but the shared
 // listener (tcp_shared_listener.h), where connections are set up and their lost sockets replaced.
-// Those that nobody tests are driven by the idle progress thread: what their peers have lost is
+// Links that nobody tests are driven by the idle progress thread: what their peers have lost is
 // sent again.
 #include <sodium.h>
 

@@ -58,7 +58,7 @@ std::string Describe(const NcclNetwork& network) {
                       " one way");
 }
 
-// Of all hosts of the fabric: NCCL does not say which of them a communicator has.
+// The network of all hosts of the fabric: NCCL does not say which of them a communicator has.
 absl::StatusOr<NcclNetwork> NetworkOfFabric(const std::string& name, std::string* why) {
 #if WEFT_HAS_FABRICS
   WEFT_ASSIGN_OR_RETURN(const topology::Fabric fabric, topology::LoadFabric(name));

@@ -161,7 +161,7 @@ TEST(Records, StayWhenTheProcessSaysThatItFailed) {
   EXPECT_THAT(RecordFilesIn(folder / "rings"), SizeIs(1));
 }
 
-// Of a process that is gone, last seen two hours ago; the file was written `hours` ago.
+// Leaves the ring of a process that is gone, last seen two hours ago, in a file `hours` old.
 void LeaveRecords(const std::filesystem::path& file, int hours) {
   const pid_t gone = fork();
   if (gone == 0) _exit(0);

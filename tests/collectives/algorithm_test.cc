@@ -186,7 +186,7 @@ size_t SwitchOf(const GroupPlace& place, int rank) {
       place.switch_of[static_cast<size_t>(place.host[static_cast<size_t>(rank)])]);
 }
 
-// Of the rank that has most: receives from other hosts on a chain of receives that wait for one
+// The most that any rank has of receives from other hosts on a chain of receives that wait for one
 // another, beyond the first.
 double ReceivesInOrder(const Case& built, const GroupPlace& place) {
   int longest = 0;

@@ -111,7 +111,7 @@ TEST_P(FailureTest, EveryKindOfMismatchIsToldToEveryRankNamingTheOneThatDiffers)
       ASSERT_TRUE(world.Barrier()->Wait().ok());
       const bool differs = world.rank() == GroupRank(2);
       WorkPtr work = (differs ? difference.other : difference.usual)(world, data.data());
-      // Those that need nothing from anybody may succeed; their next call may not.
+      // Ranks that need nothing from anybody may succeed; their next call may not.
       absl::Status status = work->Wait(absl::Seconds(10));
       if (status.ok()) status = world.Barrier()->Wait(absl::Seconds(10));
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition)

@@ -146,7 +146,7 @@ TEST_P(Cut, EverythingArrivesOnceBothWaysThroughResets) {
   EXPECT_GT(cuts, 100);
 }
 
-// Of the others the socket is what stands beside their wire: UCX's, or datagrams.
+// The other transports' socket is what stands beside their wire: UCX's, or datagrams.
 class IdleLink : public testing::TestWithParam<TransportKind> {};
 INSTANTIATE_TEST_SUITE_P(Transport, IdleLink,
                          testing::Values(kTcp, TransportKind::kMultipath
@@ -400,7 +400,7 @@ TEST_F(Closing, AMessageThatWasCancelledEndsTheLinkWithAName) {
   EXPECT_EQ(large_received_.status().code(), absl::StatusCode::kUnavailable);
 }
 
-// Of a link of two sockets, one is lost with a message: the other does not say goodbye before.
+// A link of two sockets loses one with a message: the other does not say goodbye before.
 TEST(TcpResume, AClosedLinkOfSeveralSocketsSaysAllOfThem) {
   constexpr int kMessages = 40;
   const std::vector<std::string> settings = {kNeverDead, "tcp.sockets=4"};

@@ -36,7 +36,7 @@ class Comparison {
     collectives::Communicator* communicator;
     bool chosen;  // by the planner
   };
-  // Those of the case, the cheapest by the planner's prediction first; none: no collective.
+  // The candidates of a case, the cheapest by the planner's prediction first; none: no collective.
   absl::StatusOr<std::vector<Candidate>> For(const Case& what) const;
 
  private:

@@ -150,7 +150,7 @@ namespace {
 
 constexpr double kDcqcnGbps = 40;
 
-// Of the fluid model, KB: docs beside the table. Flows: 2, 4, 8.
+// Queues of the fluid model, KB: docs beside the table. Flows: 2, 4, 8.
 struct FixedPoint {
   int flows;
   double queue_kb;

@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<TuneRow>> Tune(const TuneOptions& options,
                                           absl::FunctionRef<void(size_t done, size_t all)> done);
 
 const TuneRow& Best(const std::vector<TuneRow>& rows);
-// Those that no other beats in both p99 and queue, by rising p99.
+// The rows that no other beats in both p99 and queue, by rising p99.
 std::vector<TuneRow> Frontier(const std::vector<TuneRow>& rows);
 std::string ToText(const std::vector<TuneRow>& rows);
 nlohmann::ordered_json ToJson(const std::vector<TuneRow>& rows);

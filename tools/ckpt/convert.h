@@ -30,7 +30,7 @@ absl::StatusOr<train::TrainConfig> ConfigOf(const train::Manifest& manifest);
 
 // A run that begins with what another program has made.
 struct ModelRun {
-  // Of each prefix ("parameters.", "adam.mean."), a buffer for each parameter.
+  // For each prefix ("parameters.", "adam.mean.") a buffer for each parameter.
   std::vector<std::pair<std::string, std::vector<train::ReadParameter>>> buffers;
   std::string optimizer;  // whose states are among them; kNoOptimizer: none
   int64_t step = 0;

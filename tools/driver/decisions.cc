@@ -379,7 +379,7 @@ class Decision {
     if (policy_.self_tests) Test(name, *host, why);
   }
 
-  // Whose host the diagnosis of the whole job blames: a device that fails on one host looks like
+  // The rank whose host the job's diagnosis blames: a device that fails on one host looks like
   // one that fails on those that it talks to.
   int BlamedInsteadOf(int rank) const {
     for (size_t other = 0; other < state_.ranks.size(); ++other) {

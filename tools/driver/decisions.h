@@ -134,7 +134,7 @@ struct JobState {
   bool operator==(const JobState&) const = default;
 };
 
-// Of a job that nobody has joined yet.
+// The state of a job that nobody has joined yet.
 JobState NewJob(const Policy& policy, absl::Time now);
 
 // What the diagnosis of the whole job blames (job_diagnosis.h).

@@ -123,7 +123,7 @@ class Executor {
     host_.Warm(variables_);
   }
 
-  // Of the host that has node 0.
+  // The address of the host that has node 0.
   std::string MasterAddress() const {
     const std::string& first = record_.job.nodes.front().host;
     const auto host = record_.job.hosts.find(first);

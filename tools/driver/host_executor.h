@@ -16,7 +16,7 @@
 namespace weft::driver {
 
 struct ExecutorOptions {
-  // Of weft-run's: store, job, command, log_dir, output, prefix, bind, grace, settings, spares,
+  // Used are store, job, command, log_dir, output, prefix, bind, grace, settings, spares,
   // store_patience, master_port, rank_open_files. How many ranks there are, the driver says.
   run::RunOptions run;
   std::string host;                                 // the name that it joins as

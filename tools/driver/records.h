@@ -48,7 +48,7 @@ struct DriverRecord {
   std::vector<HistoryLine> history;  // oldest first
 };
 
-// Of one rank on its host.
+// What an executor reports of one rank on its host.
 struct RankReport {
   int rank = -1;
   int generation = 0;
@@ -71,7 +71,7 @@ struct HostReport {
   int spares = 0;       // processes that are warm
   int64_t bytes = 0;    // sent and received by the host's interfaces
   std::vector<RankReport> ranks;
-  // Of the last self-test; number 0: none.
+  // The result of the last self-test; number 0: none.
   int64_t test = 0;
   bool passed = false;
   std::string test_text;

@@ -300,7 +300,7 @@ class Rank {
     return world_.size() > 1 ? Exchange() : absl::OkStatus();
   }
 
-  // Of compute, in this step.
+  // The factor by which computing takes longer in this step.
   double Slowness() {
     const bool slow = Begins("slow-compute") || Begins("thermal") || Begins("cpu-quota") ||
                       BeginsOnBoth("slow-two") ||
@@ -327,7 +327,7 @@ class Rank {
     records_->Write(experts);
   }
 
-  // Of the link to the next rank of the ring, or to the one before.
+  // The state of the link to the next rank of the ring, or to the one before.
   LinkState Link(bool to_next) {
     LinkState state;
     const bool whole_nic = rank_ == culprit_ || (to_next ? Next() : Before()) == culprit_;

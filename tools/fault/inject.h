@@ -17,7 +17,7 @@ struct InjectOptions {
   int64_t at_step = 0;
   std::string phase;    // empty: any
   double severity = 2;  // of slow: the process takes so many times as long
-  // Of pause and slow: how long; then it goes on as before.
+  // How long a pause or slowness lasts; then it goes on as before.
   absl::Duration lasting = absl::Seconds(5);
   absl::Duration patience = absl::Minutes(5);  // for the moment to come
 };

@@ -19,7 +19,7 @@ class GroupMaker {
   virtual void Run(std::function<void(const absl::Status&)> done) = 0;
 };
 
-// Of one rank; the client and the mesh outlive it.
+// Makes the maker of one rank's groups; the client and the mesh outlive it.
 using MakeGroupMaker =
     std::function<std::unique_ptr<GroupMaker>(Client&, const topology::Mesh&, int rank)>;
 

@@ -13,7 +13,7 @@
 
 namespace weft::init {
 
-// Of the kernel, by a server so far; negative: nobody can say.
+// System calls by a server so far; negative: nobody can say.
 struct ServerCalls {
   double reads = -1;
   double writes = -1;
@@ -26,7 +26,7 @@ class StoreProcess {
   virtual ~StoreProcess() = default;
 
   virtual const std::string& address() const = 0;  // "127.0.0.1:6379"
-  // Of the server so far; negative: nobody can say.
+  // The server's CPU time so far; negative: nobody can say.
   virtual double cpu_seconds() const = 0;
   virtual ServerCalls calls() const { return {}; }
   virtual int64_t bytes_sent() const { return -1; }

@@ -27,7 +27,7 @@ using collectives::Endpoint;
 
 constexpr size_t kGroups = 5;
 
-// Of a rank, in nanoseconds of SystemClock.
+// A rank's times, in nanoseconds of SystemClock.
 struct Times {
   int64_t begin = 0;
   int64_t endpoint = 0;

@@ -28,8 +28,8 @@ struct Options {
   int window = 256;  // connections that a worker has under way at once
   int sources = 8;   // loopback addresses that clients dial from
   bool model = false;
-  // Of so many ranks, on evenly spread hosts, all planned connections are opened; negative: of all
-  // when there are up to kLinkRanks, else of so many.
+  // So many ranks, on evenly spread hosts, open all their planned connections; negative: all ranks
+  // do, but no more than kLinkRanks.
   int connect_ranks = -1;
   int link_port = 0;  // at which ranks listen, each at its own address
   // Makes the groups in place of the one exchange; null: nothing does.

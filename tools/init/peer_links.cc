@@ -55,7 +55,7 @@ SocketAddress AddressOf(const Options& options, int rank) {
   return SocketAddress(reinterpret_cast<const sockaddr*>(&address), sizeof(address));
 }
 
-// Of n hosts in a row the k-th is one of m evenly spread ones where k m / n steps up.
+// The k-th of n hosts in a row is one of m evenly spread ones where k m / n steps up.
 bool Sampled(const Options& options, int rank) {
   int64_t host = rank / options.ranks_per_host();
   int64_t sampled = SampledHosts(options);

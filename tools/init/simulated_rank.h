@@ -27,7 +27,7 @@ collectives::MemberRecord RecordOf(const Options& options, int rank, int generat
 // All ranks' records as the exchange gives them.
 Expected ExchangeOf(const Options& options);
 
-// Whose records a rank needs.
+// The ranks whose records a rank needs.
 collectives::RankSet WantedBy(const Options& options, int rank);
 // Bytes of records for those of the ranks from `first` to before `end` together: of a host's, or
 // of those below a relay above hosts'.

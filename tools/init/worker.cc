@@ -27,7 +27,7 @@ using collectives::StoreRelayNode;
 
 constexpr absl::Duration kTurn = absl::Milliseconds(5);
 constexpr absl::Duration kRetryEvery = absl::Milliseconds(50);
-// Of heap: client, its share of a relay, links; and what else there is.
+// Heap that a rank takes (client, its share of a relay, links), and a worker besides.
 constexpr size_t kBytesOfRank = size_t{16} << 10;
 constexpr size_t kBytesOfWorker = size_t{16} << 20;
 

@@ -37,7 +37,7 @@ struct Received {
 class NetApi {
  public:
   virtual ~NetApi() = default;
-  // Of communicators to come; as NCCL has it, v10 hands it to connect and v11 to init.
+  // The class of communicators to come; as NCCL has it, v10 hands it to connect and v11 to init.
   int traffic_class = -1;
   virtual int version() const = 0;
   virtual const char* name() const = 0;

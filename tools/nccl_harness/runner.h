@@ -21,7 +21,7 @@ struct PluginInfo {
 // NotFound: it cannot be loaded, or has no table that the harness knows.
 absl::StatusOr<PluginInfo> Inspect(const std::string& plugin);
 
-// Of one contract in one scenario, however often.
+// A breach of one contract in one scenario, however often.
 struct Breach {
   Contract contract;
   Scenario scenario;

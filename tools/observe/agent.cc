@@ -24,7 +24,7 @@ std::string NameOf(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
-// Those that have changed since they were first seen, and the devices'; no more than a look may
+// Readings that have changed since they were first seen, and devices'; no more than a look may
 // cost.
 nlohmann::json ReadingsJson(const Readings& readings) {
   constexpr size_t kReadingsMax = 128;

@@ -17,7 +17,7 @@ struct DeviceValue {
   std::string name;  // "DCGM_FI_DEV_SM_CLOCK"
   double value = 0;
 };
-// Of a page in Prometheus's text format, those that a rule goes by (DCGM's header dcgm_fields.h).
+// A page's values, in Prometheus's text format, that a rule goes by (DCGM's dcgm_fields.h).
 // What a device does not support (DCGM's blank values, 2^63 - 16 and above) is left out.
 std::vector<DeviceValue> ParseDcgmPage(absl::string_view page);
 

@@ -28,7 +28,7 @@
 
 namespace weft::observe {
 
-// Of one metric: by rank, one value a step; all ranks have as many.
+// One metric's values by rank, one a step; all ranks have as many.
 using MetricSeries = std::map<int, std::vector<double>>;
 
 struct MinderOptions {

@@ -91,7 +91,7 @@ struct DiagnoseOptions {
   // A job stands still after so long without any end of a call, phase or step; and three of its own
   // steps.
   int64_t still_ns = 1'000'000'000;
-  // Of the median over the ranks; and so many steps in a row.
+  // A slow rank takes this many times the ranks' median, in so many steps in a row.
   double slow_ratio = 1.1;
   int slow_steps = 3;
   // A slow link carries less than this part of its siblings' median.

@@ -33,7 +33,7 @@ void TakeFile(const std::string& path, std::initializer_list<const char*> wanted
   }
 }
 
-// Of version 2 ("0::/path"); version 1 names its controllers between the colons.
+// The path by version 2 ("0::/path"); version 1 names its controllers between the colons.
 std::string CgroupOf(const std::string& root, int64_t pid, absl::string_view controller) {
   std::ifstream in(absl::StrCat(root, "/proc/", pid, "/cgroup"));
   std::string line;

@@ -28,7 +28,7 @@ struct HttpResponse {
 };
 
 enum class HttpParse { kMore, kBad, kDone };
-// Of all bytes that have come so far.
+// Parses all bytes that have come so far.
 HttpParse ParseHttpRequest(absl::string_view bytes, HttpRequest* request);
 
 // "127.0.0.1:9400", "[::1]:9400", "host:9400", ":9400" (loopback), "9400" (likewise).

@@ -392,7 +392,7 @@ void JobWatch::FindRings() {
   }
 }
 
-// Of processes that were over before another of the job began: they belong to an earlier run of the
+// Drops processes that were over before another of the job began: they are of an earlier run of the
 // same name.
 void JobWatch::DropEarlierRuns() {
   int64_t began_ns = 0;
@@ -434,7 +434,7 @@ void JobWatch::ReadLines() {
   for (auto& [group, ranks] : view_.members.groups()) view_.groups[group] = std::move(ranks);
 }
 
-// Of ranks here, from this host; of ranks elsewhere, what their agent said.
+// Takes readings of ranks here from this host; of ranks elsewhere, what their agent said.
 void JobWatch::TakeReadings(int64_t now_ns) {
   constexpr int64_t kPeriodNs = 500'000'000;
   const bool is_due = now_ns - readings_at_ns_ >= kPeriodNs;

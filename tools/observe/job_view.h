@@ -94,8 +94,8 @@ struct RankView {
   int rank() const { return process.rank; }
 };
 
-// Of communicators that number their members themselves (NCCL's): which ranks of the job these are,
-// from what the rings of all say.
+// The ranks of the job that are the members of a communicator with numbers of its own (NCCL's), by
+// what the rings of all say.
 class Members {
  public:
   // Takes the words of a line of rank `rank`'s ring: "member GROUP INDEX SIZE", or "group GROUP

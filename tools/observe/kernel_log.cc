@@ -35,7 +35,7 @@ Number NumberAfter(absl::string_view text, absl::string_view before) {
 }
 
 // "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=weft-train, GPU has fallen off the bus."
-// Those that a program's own mistakes cause (NVIDIA, XID Errors, table 1) have another name.
+// XIDs that a program's own mistakes cause (NVIDIA, XID Errors, table 1) have another name.
 std::optional<KernelTrouble> Xid(absl::string_view text) {
   if (!absl::StrContains(text, "NVRM: Xid")) return std::nullopt;
   constexpr std::array<int, 5> kOfPrograms = {13, 31, 43, 45, 68};

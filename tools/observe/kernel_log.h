@@ -28,7 +28,7 @@ struct KernelTrouble {
   int number = 0;       // of an Xid, which the reading takes; 0: the reading counts
   int64_t process = 0;  // that the message names; 0: none
 };
-// Nothing: the message tells no trouble that has to do with a job.
+// Without a value where the message tells no trouble that has to do with a job.
 std::optional<KernelTrouble> ParseKernelTrouble(absl::string_view text);
 
 class KernelLog {

@@ -29,7 +29,7 @@ struct ProcessState {
 // for.
 ProcessState ReadProcessState(int64_t pid, uint64_t start);
 
-// Of the text of /proc/PID/stat, for tests. False: it is none.
+// Parses the text of /proc/PID/stat, for tests. False: it is none.
 bool ParseStat(absl::string_view line, uint64_t* start, ProcessState* state);
 
 }  // namespace weft::observe

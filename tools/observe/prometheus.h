@@ -30,7 +30,7 @@ struct Metric {
   std::vector<Sample> samples;
 };
 
-// Of all jobs that have a process alive here.
+// The metrics of all jobs that have a process alive here.
 std::vector<Metric> Metrics(const std::vector<JobView>& jobs,
                             const std::vector<std::vector<Finding>>& findings,
                             const HostCounters& host, const AgentCounters& agent);

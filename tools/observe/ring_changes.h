@@ -30,7 +30,7 @@ std::string CursorText(const RingCursor& cursor);  // "MADE.RECORDS.NAMES.TEXT"
 // kInvalidArgument: not of that form.
 absl::StatusOr<RingCursor> ParseCursor(absl::string_view text);
 
-// Of the file at `path`, which its process may be writing; a record that is overwritten meanwhile
+// Changes of the ring at `path`, which its process may be writing; a record overwritten meanwhile
 // is sent as one that is lost. kInvalidArgument: no ring of this version; else as ReadFile().
 absl::StatusOr<std::string> ChangesSince(const std::string& path, const RingCursor& cursor);
 

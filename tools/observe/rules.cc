@@ -28,7 +28,7 @@ std::string PhaseText(const JobView& view, const RankView& rank) {
                       Seconds(view.now_ns - rank.process.phase_since_ns));
 }
 
-// Of those who wait for a rank: whether any does in a way that only that rank can end.
+// Whether anybody waits for `rank` in a way that only that rank can end.
 bool AnyWaitsFor(const std::vector<WaitsFor>& graph, int rank) {
   std::set<const void*> seen;
   return std::any_of(graph.begin(), graph.end(), [&](const WaitsFor& waits) {

@@ -15,7 +15,7 @@ struct Stillness {
 };
 Stillness HowStill(const JobView& view, const DiagnoseOptions& options);
 
-// Of processes: gone, stopped, ended while others wait.
+// Finds processes that are gone, stopped, or ended while others wait.
 std::vector<Finding> FindEnded(const JobView& view, const Stillness& still);
 std::vector<Finding> FindNotFinite(const JobView& view);
 // The same number of the same group, but another call; those in the minority are the culprits.
@@ -24,7 +24,7 @@ std::vector<Finding> FindDifferentCalls(const JobView& view);
 std::vector<Finding> FindTold(const JobView& view);
 // A rank whose phases go on ending while its step does not, and others wait for it.
 std::vector<Finding> FindLivelock(const JobView& view, const DiagnoseOptions& options);
-// Of a job that stands still although every process is there: always one finding.
+// Explains a job that stands still although every process is there: always one finding.
 std::vector<Finding> ExplainStill(const JobView& view, const Stillness& still);
 std::vector<Finding> FindSlowRanks(const JobView& view, const DiagnoseOptions& options);
 // One step in k, as regularly as that; and a phase that not every step has.

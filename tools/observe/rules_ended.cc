@@ -1,5 +1,5 @@
-// Of processes that have ended or are stopped, and of what failed: no stillness is needed to see
-// it.
+// Rules about processes that have ended or are stopped, and about what failed. They need
+// no job that stands still.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -153,7 +153,7 @@ std::vector<Finding> FindEnded(const JobView& view, const Stillness& still) {
     finding.victims = Waiting(view, finding.culprits);
     findings.push_back(std::move(finding));
   }
-  // Of those that ended in good order, the one that took its ring along was the first: the others
+  // Where all ended in good order, the rank that took its ring along was the first: the others
   // ended because of it.
   const bool left_only = std::all_of(findings.begin(), findings.end(), [](const Finding& finding) {
     return finding.fault == Fault::kLeftEarly;

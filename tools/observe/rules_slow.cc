@@ -1,4 +1,4 @@
-// Of jobs that go on, but slower than they should.
+// Rules about jobs that go on, but slower than they should.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -109,7 +109,7 @@ double RunQueueShare(const JobView& view, const RankView& rank) {
   return lived <= 0 ? 0 : rank.state.run_queue_seconds / lived;
 }
 
-// Of each phase that says how many tokens it worked on: the peers' median.
+// The peers' median for each phase that says how many tokens it worked on.
 std::map<std::string, double> MedianWork(const JobView& view, const std::vector<int>& peers,
                                          int64_t step) {
   std::map<std::string, std::vector<double>> all;

@@ -1,4 +1,4 @@
-// Of jobs that stand still.
+// Rules about jobs that stand still.
 #include <algorithm>
 #include <iterator>
 #include <map>

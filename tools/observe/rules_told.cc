@@ -1,4 +1,4 @@
-// Of what is counted or said beside the calls: counters of ports, devices and cgroups, settings
+// Rules about what is counted or said beside calls: counters of ports, devices, cgroups, settings
 // that differ, checksums of replicas, errors that the program took. A counter alone is no fault:
 // each rule has a least growth, below which a healthy cluster is, too.
 #include <algorithm>

@@ -65,7 +65,7 @@ void TakeRecord(void* context, const RecordReader& reader, const Record& record)
   reading.open.erase(known);
 }
 
-// Of a host, in one collective or message: the first that had ended, the last that began.
+// A host's bounds in one collective or message: the first that had ended, the last that began.
 struct Bounds {
   int64_t end_min = kUnknown, start_max = -kUnknown;
 };

@@ -47,7 +47,7 @@ struct Timeline {
   std::map<std::string, std::pair<int64_t, int64_t>> clocks;  // by host: ns added; give or take
 };
 
-// Of the files that a Source names. Times are those of the lowest rank's host.
+// The timeline of the files that a Source names. Times are those of the lowest rank's host.
 absl::StatusOr<Timeline> ReadTimeline(const JobView& view, const std::vector<std::string>& files);
 
 // By host: what is added to its times so that they are those of `reference`, and give or take how

@@ -24,7 +24,7 @@ struct CollectiveAnswer {
   std::optional<double> Regret() const;
 };
 
-// Of `bytes` of the whole buffer, as in weft-bw; parts of all-gather-v and the like are equal.
+// A call with `bytes` of the whole buffer, as in weft-bw; parts of all-gather-v, ... are equal.
 collectives::CollectiveSpec SpecFor(const CollectiveGroup& group, int64_t bytes);
 CollectiveAnswer Ask(const CollectiveGroup& group, int64_t bytes);
 

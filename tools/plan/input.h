@@ -50,7 +50,7 @@ struct Candidate {
   std::string name;
   topology::RankOrder order;
   topology::StepCost cost;
-  // Of a planned one.
+  // What a planned order has besides.
   topology::StepCost bound;
   std::string how;
   double seconds = 0;  // that planning took

@@ -31,7 +31,7 @@ int64_t FlowsAbove(const TrafficCost& cost, size_t level) {
   return sum;
 }
 
-// Of the traffic that leaves hosts, as `order` lays it; what stays inside no order changes.
+// The time of traffic that leaves hosts, as `order` lays it; what stays inside no order changes.
 absl::Duration BetweenHosts(const Candidate& order, const StepCost& cost) {
   absl::Duration sum;
   for (size_t i = 0; i < cost.traffic.size(); ++i) {

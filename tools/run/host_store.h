@@ -17,7 +17,7 @@ struct HostStore {
   std::string address;  // for the ranks of this host
   std::string secret_hex;
   int master_port = 0;
-  // Those that this process serves; else null.
+  // The server and relays of this process; null where it serves none.
   std::unique_ptr<collectives::StoreServer> server;
   collectives::StoreRelays relays;
 };

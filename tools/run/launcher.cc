@@ -164,7 +164,7 @@ class Launcher {
             .step = observer_->LastStep(rank.rank)};
   }
 
-  // Of several that died at once, one that was killed is the cause; others exit because they lost
+  // Where several died at once, one that was killed is the cause; others exit because they lost
   // their peer.
   void Fail(const std::vector<RankProcess*>& dead) {
     StopDeciding();

@@ -26,7 +26,7 @@ NodeId LeafOf(const KnownFabric& known, SeenNic nic) {
   return fabric.link(fabric.Ports(known.endpoint.at(nic))[0]).target;
 }
 
-// Whom to probe, and how many ports: one NIC under each other leaf, and a few more. The k-th NIC
+// The NICs to probe, with how many ports: one under each other leaf, and a few more. The k-th NIC
 // under a leaf probes the k-th under another, so that both leaves see the same flows, which the
 // search for Linux's seeds computes once.
 std::vector<std::pair<SeenNic, int>> Targets(const KnownFabric& known, SeenNic own, int ports) {

@@ -29,7 +29,7 @@ struct KnownFabric {
   std::map<topology::SeenNic, topology::Endpoint> endpoint;
 };
 
-// Of the texts of a folder's fabric.toml and hashes.txt. FailedPrecondition: they are of other
+// Reads the texts of a folder's fabric.toml and hashes.txt. FailedPrecondition: they are of other
 // hosts than the job's.
 absl::StatusOr<KnownFabric> ReadKnownFabric(const std::string& fabric, const std::string& hashes,
                                             const std::string& folder, const JobHosts& job);

@@ -47,7 +47,7 @@ class CutLoads {
   // Latency of the network, in the group that has most.
   double Latency() const;
   double LatencyOf(size_t group) const;
-  // Those with any load, worst first; equal ones by number.
+  // The cuts with any load, worst first; equal ones by number.
   std::vector<CutLoad> Largest(size_t count) const;
   std::vector<int64_t> flows_at() const;
   std::vector<Bytes> bytes_at() const;

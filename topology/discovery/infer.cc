@@ -18,7 +18,7 @@ namespace weft::topology {
 namespace {
 
 constexpr absl::Duration kCableDelay = absl::Nanoseconds(500);
-// Of the flows between two leaves: fewer that told nothing were lost.
+// Fewer flows between two leaves that told nothing, by number or share, count as lost.
 constexpr int kSilentFlows = 3;
 constexpr double kSilentShare = 0.03;
 // Flows between two NICs that all took one way of two or more; by chance less than one in a
@@ -450,7 +450,7 @@ class Inference {
     return std::move(builder).Build();
   }
 
-  // Of a switch's cables down.
+  // The bandwidth of each of a switch's cables down.
   absl::StatusOr<Bandwidth> BandwidthOf(int root) {
     for (const auto& [name, bandwidth] : options_.bandwidth_below) {
       if (name == switch_name_[root] || names_.Has(name, root)) return bandwidth;
@@ -466,7 +466,7 @@ class Inference {
         switch_name_[root], "=100Gbps tells it"));
   }
 
-  // Whom --switch-bandwidth names must be there.
+  // Every switch that --switch-bandwidth names must be there.
   absl::Status CheckBandwidths() {
     for (const auto& [name, _] : options_.bandwidth_below) {
       const bool is_known = std::any_of(switches_.begin(), switches_.end(), [&](int root) {

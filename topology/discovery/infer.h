@@ -78,8 +78,8 @@ struct SeenFabric {
 
 struct InferOptions {
   Bandwidth switch_bandwidth;  // of cables between switches; 0: what loads told, else that of NICs
-  // Of the cables below one switch, by its name in the fabric that is found, or one that probes
-  // say.
+  // The bandwidth of cables below a switch, by the switch's name in the fabric that is found or in
+  // probes.
   std::map<std::string, Bandwidth> bandwidth_below;
   double missed_max =
       0.01;  // chance of a path that no probe took, of the least sure pair of leaves

@@ -20,7 +20,7 @@
 
 namespace weft::topology {
 
-// Of one flow under a load.
+// Whether one flow's round trip has risen under a load.
 enum class Risen : int8_t { kUnknown = -1, kNo = 0, kYes = 1 };
 
 // Which of `trips` have risen, by the widest gap between them, where that is as wide as a full
@@ -43,7 +43,7 @@ struct LoadPaths {
   bool IsWhole() const;
 };
 
-// Of the steps so far.
+// What the steps so far tell.
 LoadPaths FindLoadPaths(size_t flows, absl::Span<const LoadStep> steps);
 
 }  // namespace weft::topology

@@ -31,8 +31,8 @@ struct SwitchChoices {
   std::vector<HashObservation> seen;
 };
 
-// Of each switch that chose among next hops, where both it and what followed it are known. Of a
-// switch with several groups of next hops, the first group that was met.
+// The choices of each switch, where both it and what followed it are known; at a switch with
+// several groups of next hops, those of the first group that was met.
 std::map<NodeId, SwitchChoices> ChoicesOf(const Routes& routes, absl::Span<const ProbedFlow> flows);
 
 // The switches that can be on a way between two of the NICs and choose there.

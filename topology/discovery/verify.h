@@ -44,7 +44,7 @@ struct VerifiedTier {
 struct Verified {
   std::vector<VerifiedTier> tiers;  // with a choice on the way of some flow
   double missed_max = 0;
-  // Of a flow that is wrong: "UDP port 50000 to h4 (10.1.2.1): leaf0 sends it to spine1, not
+  // A flow that is wrong: "UDP port 50000 to h4 (10.1.2.1): leaf0 sends it to spine1, not
   // spine0".
   std::string example;
 
@@ -52,7 +52,7 @@ struct Verified {
   int right() const { return Sum(&VerifiedTier::right); }
   int silent() const { return Sum(&VerifiedTier::silent); }
   bool HasMoved() const { return asked() - right() - silent() > 0; }
-  // Those with too few answers.
+  // Tiers with too few answers.
   std::vector<VerifiedTier> Unverified() const;
   std::string ToString() const;  // "32 flows asked for: 32 as planned"
 

@@ -74,7 +74,7 @@ class LinearPorts {
   std::map<uint16_t, size_t> class_of_;
 };
 
-// None: no such subspace, or too few ports to be sure (a chance of less than 2^-8 of being wrong).
+// No value: no such subspace, or too few ports to be sure (a chance below 2^-8 of being wrong).
 std::optional<LinearPorts> FitLinear(const std::vector<std::vector<uint16_t>>& classes);
 
 struct LearnedPaths {

@@ -57,15 +57,15 @@ class LinuxSeedSearch {
   // Another `attempt` searches by other flows, where there are more: of the 5 to 12 flows of a
   // router that decide, none may have been seen wrongly.
   explicit LinuxSeedSearch(std::vector<LinuxRouter> routers, int attempt = 0);
-  // Of one.
+  // The search at one router.
   LinuxSeedSearch(std::vector<HashObservation> seen, uint32_t members)
       : LinuxSeedSearch(std::vector<LinuxRouter>{{std::move(seen), members}}) {}
 
-  // Of the `count` seeds from `first` on, the first of each router that explains all but a share
+  // Tries `count` seeds from `first` on: each router's first one that explains all but a share
   // `wrong_max` of what was seen there, with `policy` 3 or 1 (fib_multipath_hash_policy).
   std::vector<Found> SearchAll(uint32_t first, uint64_t count, int policy = 3,
                                double wrong_max = 0.02) const;
-  // Of the only router.
+  // The same for the only router.
   std::optional<SwitchHash> Search(uint32_t first, uint64_t count, int policy = 3,
                                    double wrong_max = 0.02) const;
 

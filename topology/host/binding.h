@@ -17,7 +17,7 @@ struct GpuNics {
   int gpu = 0;
   std::vector<int> by_distance;  // all NICs, nearest first
   std::vector<int> nearest;      // of equal type and bandwidth, in the order of their names
-  // Those of `nearest` that this GPU should use, so that GPUs which share them load them evenly:
+  // The NICs of `nearest` for this GPU to use, so that GPUs which share them load them evenly:
   // of n GPUs with the same m nearest NICs, each gets m / n of them, or n / m get the same one.
   std::vector<int> assigned;
   std::string reason;  // "PIX over switch0, 24.0 GB/s; shared with gpu1"

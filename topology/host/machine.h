@@ -76,10 +76,10 @@ struct Device {
   PciLink link;      // to its parent, as trained; of a file, as the file has it
   PciLink link_max;  // what both ends of the link can; not known in most files
   std::string model;
-  // Of NICs:
+  // A NIC's properties:
   std::vector<NicPort> ports;
   std::vector<std::string> interfaces;  // the kernel's network interfaces
-  // Of GPUs, where vendor tools or NCCL told:
+  // A GPU's properties, where vendor tools or NCCL told:
   std::vector<NvLink> nvlinks;
   Bandwidth c2c;               // to the CPU, beside PCI (Grace); 0: none
   int index = -1;              // NVML's number

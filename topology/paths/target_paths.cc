@@ -11,7 +11,7 @@
 namespace weft::topology {
 namespace {
 
-// Of bandwidths whose ratios are told by small numbers; those that differ by less are alike.
+// Ratios of bandwidths are told by numbers up to this; bandwidths that differ by less are alike.
 constexpr int kPartsMost = 16;
 constexpr double kAlike = 0.06;
 

@@ -174,7 +174,7 @@ bool ConnectionPlan::HasFailed(const LeafPair& leaves, const PathWay& way) const
                      [&](const Failure& one) { return one.choices == way.choices; });
 }
 
-// Of the spare ways that are not of `left` and have not failed; where there is none, what was left,
+// A spare way that is not of `left` and has not failed; where there is none, what was left,
 // then what failed, first. Null: there are no spare ways, or only the last of `left`.
 // A planned flow asks first for what planned flows leave: nobody knows how little the connections
 // beyond the plan carry.

@@ -42,7 +42,7 @@ class PathReports {
   // True: something is new. InvalidArgument: it is no text of reports; nothing has changed.
   absl::StatusOr<bool> Merge(absl::string_view text);
   std::string ToText() const;
-  // Those that something is wrong, for people: "left spine0 leaf1, dropping spine0 leaf3 leaf2 and
+  // What is reported as wrong, for people: "left spine0 leaf1, dropping spine0 leaf3 leaf2 and
   // 2 more"; "": there are none.
   std::string Summary() const;
 
@@ -50,7 +50,7 @@ class PathReports {
   // left it: so it is the switch, and not one of its links.
   bool IsLost(const std::string& over) const;
   bool HasLeft(const std::string& over, const std::string& source) const;
-  // Those for which flows from `source` should take another way, the one with most reports first.
+  // Switches that flows from `source` should avoid, the one with most reports first.
   std::vector<std::string> LostFrom(const std::string& source) const;
 
  private:

@@ -61,8 +61,8 @@ struct BufferLayout {
   DType dtype = DType::kF32;
   int64_t elements = 0;  // of the whole buffer
   std::vector<BufferSlice> slices;
-  // Of the whole tensor that the buffer holds in row-major order. {elements}: it has no other, or
-  // the manifest is older (Manifest::HasShapes).
+  // The shape of the whole tensor that the buffer holds in row-major order. {elements}: the tensor
+  // has no other, or the manifest is older (Manifest::HasShapes).
   std::vector<int64_t> shape;
   // CRC-32C of the tensor of the buffer's name in a shard, by the shard's number. They tell which
   // buffer of a damaged shard is damaged. Empty in older manifests.

@@ -39,7 +39,7 @@ class CheckpointMirror {
   // Gives up the copy under way.
   ~CheckpointMirror() { gives_up_.store(true); }
 
-  // Of a run that goes on from a checkpoint in this folder: it stays, as Retention says.
+  // The checkpoint in this folder from which a run goes on stays, as Retention says.
   void Resumed(const LatestCheckpoint& latest) { retention_.Resumed(latest); }
   // Begins to copy the checkpoint at `path`, which may be deleted from now on. `began` is false
   // where the copy before is still under way. The error of a copy that has ended since is returned

@@ -47,7 +47,7 @@ void AddNeed(const std::vector<BufferRun>& runs, const ElementRange& range, size
   }
 }
 
-// Of the ranks that need most of a tensor, the one that has least to read so far.
+// Among the ranks that need most of a tensor, the one that has least to read so far.
 size_t ChooseReader(const Tensor& tensor, const std::vector<int64_t>& loads,
                     const std::vector<bool>* holders) {
   std::vector<int64_t> needed(loads.size());

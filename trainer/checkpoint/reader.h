@@ -39,7 +39,7 @@ class CheckpointReader {
  public:
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(
       const std::string& path, Verification verification = Verification::kWhenTouched);
-  // Of a manifest that another rank has read, and whose files' sizes it has checked.
+  // Reads by a manifest that another rank has read, and whose files' sizes it has checked.
   static std::unique_ptr<CheckpointReader> With(std::string path, Manifest manifest);
 
   const Manifest& manifest() const { return manifest_; }

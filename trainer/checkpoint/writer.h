@@ -38,7 +38,7 @@ struct BufferPart {
   absl::Span<const std::byte> bytes;  // a multiple of the element's size; may be empty
   // Where the elements of `bytes` lie, one range behind the other. Empty: consecutive from `begin`.
   std::vector<ElementRange> ranges;
-  // Of the whole tensor, the same on every rank. Empty: {elements}.
+  // The whole tensor's shape, the same on every rank. Empty: {elements}.
   std::vector<int64_t> shape;
 };
 

@@ -10,7 +10,7 @@
 
 namespace weft::train {
 
-// Of `type`: the CPU, or CUDA. Pointers are of memory of that device.
+// The kernels of `type`, the CPU or CUDA. Pointers are of memory of that device.
 const kernels::KernelTable& AtenKernels(c10::DeviceType type);
 
 }  // namespace weft::train

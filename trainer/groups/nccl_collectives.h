@@ -127,7 +127,7 @@ class NcclCollectives {
   absl::Status Wait(const Work& work);
   // In the place of Wait, where the computation needs nothing of the work: whether it has ended.
   absl::StatusOr<bool> TryFinish(const Work& work);
-  // Of works that were waited for or finished and have ended on the GPU, since the last call.
+  // Spans of works that were waited for or finished and have ended on the GPU, since the last call.
   std::vector<Span> TakeSpans();
 
  private:
@@ -155,7 +155,7 @@ class NcclCollectives {
   void MoveReference(Waited newest);
   void Release(const Waited& waited);
 
-  // Of the session's thread.
+  // Called by the session's thread.
   absl::Status Check(absl::Time now);
   void Abort();
   // What the stream was given is done, in the session's timeout.

@@ -184,7 +184,7 @@ class Checker {
   absl::Status Run() {
     WEFT_RETURN_IF_ERROR(CheckType());
     SpreadRotary(theirs_);
-    // Of the file alone, or no part of the model.
+    // Keys of the file alone, or of no part of the model.
     static const std::set<std::string> others = {"model_type", "architectures", "bos_token_id",
                                                  "eos_token_id", "torch_dtype"};
     const Json ours = Describe(config_, DType::kF32, 0);

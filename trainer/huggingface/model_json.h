@@ -12,7 +12,7 @@
 
 namespace weft::train {
 
-// Of ExportType(config), with tensors of `dtype`; documents begin and end with token `eod_id`.
+// Describes ExportType(config) with tensors of `dtype`; token `eod_id` begins and ends documents.
 std::string ModelJson(const ModelConfig& config, DType dtype, int32_t eod_id);
 
 // Whether `text`, the content of the file `path`, describes the model of `config`. What the file

@@ -47,7 +47,7 @@ struct TensorRow {
   int64_t elements() const;
 };
 
-// Of the whole model, in the order of the file. `config.vocabulary` and `ffn` are resolved. Every
+// The whole model's rows, in the order of the file. `config.vocabulary`, `ffn` are resolved. Every
 // parameter of ours is in it.
 std::vector<TensorRow> TensorRows(const ModelConfig& config);
 

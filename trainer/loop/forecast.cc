@@ -56,7 +56,7 @@ BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, Recompu
   const int64_t activated = model.ffn * row * chosen;
   BlockBytes bytes;
   bytes.kept = by_norms + qkv + mixed + inner + activated;
-  // Of the second half of the backward pass: gradients of the residual stream, the nonlinearity's
+  // The second half of the backward pass: gradients of the residual stream, the nonlinearity's
   // input and output. A tensor axis gathers rows and adds them up.
   const int64_t exchanged = parts > 1 ? 2 * rows * width * model.hidden : 0;
   bytes.transient = 2 * model.hidden * row + inner + exchanged;
@@ -221,7 +221,7 @@ int64_t GradientBytes(const TrainConfig& config, const StepPlan& plan, const Buc
   return bytes.shard * (accumulates ? 4 : reduced) + buffers * buffer + made;
 }
 
-// Of each stage: its layers, chunk by chunk, and its share of the FLOPs of a step.
+// Says each stage's layers, chunk by chunk, and its share of the FLOPs of a step.
 void AppendStages(const TrainConfig& config, const StepPlan& plan, std::string& text) {
   const std::vector<double> costs = plan.ChunkCosts(config.model);
   const double all = std::accumulate(costs.begin(), costs.end(), 0.0);

@@ -41,7 +41,7 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const S
 absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, int ranks_per_host,
                                         bool keeps_snapshots);
 
-// Of a job that has been started: whether the ranks of every host have place in its memory. All
+// Whether the ranks of a job that has been started have place in every host's memory. All
 // ranks call it together and get the same outcome, InvalidArgument with the arithmetic.
 absl::Status CheckHostMemory(const TrainConfig& config, const StepPlan& plan, int stage,
                              int tensor_rank, bool keeps_snapshots, Group& world);

@@ -27,7 +27,7 @@ double SecondsSince(int64_t start) {
   return static_cast<double>(SystemClock::Nanoseconds() - start) * 1e-9;
 }
 
-// Of equals the smaller number, so that the order is one.
+// Equal tokens come by their numbers, so that there is one order.
 struct Likelier {
   const float* logits;
   bool operator()(int32_t a, int32_t b) const {

@@ -40,7 +40,7 @@ double Rate(double flops, int64_t duration, Round round) {
   return flops / (static_cast<double>(std::max<int64_t>(1, best)) * 1e-9);
 }
 
-// Of one product, on rows and a part of a wide matrix that take little time and have its blocks.
+// A product's rate, on so few rows and columns as take little time but have the product's blocks.
 double RateOfGemm(const TrainConfig& config, KernelLibrary library, const GemmShape& shape,
                   int64_t duration) {
   constexpr double kMostFlops = 1e9;
@@ -142,7 +142,7 @@ bool Write(const KernelTrial& trial, const std::string& file, bool replaces) {
   return written;
 }
 
-// Of a row, in any unit: a product's multiplications for each row of activations.
+// A row's work in any unit: a product's multiplications for each row of activations.
 double WorkOf(const KernelRates& row) {
   const std::optional<GemmShape> shape = GemmShapeFrom(row.name);
   return shape ? static_cast<double>(shape->inputs * shape->outputs) : 1;

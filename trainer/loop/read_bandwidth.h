@@ -6,9 +6,9 @@
 
 namespace weft::train {
 
-// Of one buffer of `size`, on huge pages where the kernel gives them, read once by all threads of
-// this process: the best of passes over a third of a second. A buffer that fits a cache is read
-// from there, as weights of that size are.
+// The rate at which all threads of this process read a buffer of `size`, on huge pages where the
+// kernel gives them: the best of passes over a third of a second. A buffer that fits a cache is
+// read from there, as weights of that size are.
 Bandwidth ReadBandwidth(Bytes size);
 
 }  // namespace weft::train

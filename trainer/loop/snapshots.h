@@ -7,7 +7,7 @@
 // values nor the optimizer's state, so both are copied, and sent on, by a thread in the background
 // while the next step computes. Finish stands between that and the optimizer.
 //
-// Of the last two steps, since when a rank dies others may be a step apart. Every rank has finished
+// The last two steps are kept, as others may be a step apart when a rank dies. A rank has finished
 // its snapshot of step k before it takes part in the sum of gradients of step k + 1, which all
 // wait for; so when any rank begins to overwrite step k - 1, step k is whole everywhere.
 //
@@ -39,9 +39,9 @@
 
 namespace weft::train {
 
-// Of each rank, by the numbers of the ranks' hosts: which other rank keeps the copy of its state. A
-// permutation. On another host, wherever no host has more than half of the ranks; a rank alone
-// keeps its own.
+// The rank that keeps the copy of each rank's state, by the numbers of the ranks' hosts: a
+// permutation. It is on another host wherever no host has more than half of the ranks; a rank
+// alone keeps its own.
 std::vector<int> SnapshotKeepers(const std::vector<int>& hosts);
 
 class Snapshots {
@@ -76,7 +76,7 @@ class Snapshots {
     Copy own, other;
   };
 
-  // Of a step: its pair of copies, or where its copies go.
+  // A step's pair of copies, or where its copies go.
   Pair& PairFor(int64_t step) { return pairs_[static_cast<size_t>(step) % pairs_.size()]; }
   absl::Status Prepare(const ParameterSets& parameters, ParallelGroups& groups);
   // Sends this rank's state to its keeper, and takes the other's.

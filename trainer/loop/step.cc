@@ -286,7 +286,7 @@ absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss,
   return result;
 }
 
-// Of a step that is not finite.
+// The result of a step that is not finite.
 absl::StatusOr<StepResult> Stepper::LeaveOut(StepResult result, const absl::Status& reason) {
   if (!absl::IsAborted(reason)) return reason;
   const double scale = loss_scale_.value();
@@ -304,7 +304,7 @@ absl::StatusOr<StepResult> Stepper::LeaveOut(StepResult result, const absl::Stat
   return result;
 }
 
-// Whose it was, for those who look at the records afterwards.
+// The rank whose gradients were not finite says so, for those who read the records afterwards.
 void Stepper::RecordNotFinite() {
   if (groups_->records == nullptr || own_is_finite_) return;
   StepRecord record;

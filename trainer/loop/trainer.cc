@@ -384,7 +384,7 @@ class Run {
     return absl::OkStatus();
   }
 
-  // Of the step before, in the step that is about to change the state.
+  // Ends the step before's copies, in the step that is about to change the state.
   absl::Status FinishCopies() {
     TraceScope scope(trace_.get(), "wait_snapshot", kComputeTrack, position_.step);
     saver_.FinishCopy();
@@ -415,7 +415,7 @@ class Run {
     return absl::Seconds(totals_.seconds / static_cast<double>(totals_.steps));
   }
 
-  // Of a file that a finished run must have: rank 0's status of writing it.
+  // `mine` is rank 0's status of writing a file that a finished run must have.
   absl::Status Require(absl::string_view what, const absl::Status& mine) {
     absl::Status agreed;
     WEFT_RETURN_IF_ERROR(group_.Agree(mine, agreed));

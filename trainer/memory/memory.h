@@ -12,7 +12,7 @@ namespace weft::train {
 // From now on every tensor's memory is counted. Call it before the first tensor is made; a second
 // call does nothing.
 void CountTensorMemory();
-// Of all tensors: now, and the most since the last ForgetTensorPeak. 0 unless it is counted.
+// All tensors' memory: now, and the most since the last ForgetTensorPeak. 0 unless it is counted.
 // Thread-safe.
 Bytes TensorMemory();
 Bytes PeakTensorMemory();
@@ -29,7 +29,7 @@ Bytes AnonymousMemory();
 // Pages that the kernel gave this process so far without reading a file: what each new piece of
 // memory costs when it is touched first.
 int64_t MinorFaults();
-// Of this machine, or of the control group that this process is confined to, where that has less.
+// The memory of this machine, or of this process's control group, where that has less.
 Bytes MachineMemory();
 
 }  // namespace weft::train

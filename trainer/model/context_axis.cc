@@ -106,7 +106,7 @@ void AttendAroundBackward(const ContextAxis& axis, KernelLibrary library, const 
     return part;
   };
   Hop hop;  // gradients of the keys and values at hand, on their way here
-  // Of this rank's own keys some tiles are computed first, under the first hop of the keys, and the
+  // Some tiles of this rank's own keys are computed first, under the first hop of the keys, and the
   // others last, under the last hop of the gradients.
   at::Tensor own_block;
   std::vector<AttentionTile> own_last;

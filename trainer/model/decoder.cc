@@ -70,7 +70,7 @@ class Names {
 
 template <typename T>
 class TypedDecoder final : public Decoder {
-  // Whose result for a row depends on nothing beside it, to the bit.
+  // Own products: a row's result depends on nothing beside that row, to the bit.
   static constexpr bool kHasOwnProducts = !std::is_same_v<T, kernels::Fp16>;
 
  public:

@@ -7,7 +7,7 @@ namespace weft::train {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Of LibTorch's flash attention: widths of a head that it takes without a copy.
+// LibTorch's flash attention takes these widths of a head without a copy.
 constexpr int64_t kFlashWidth = 256, kFlashMultiple = 8;
 
 bool IsFlash(const AttentionInputs& inputs, const std::optional<at::Tensor>& mask) {

@@ -4,7 +4,7 @@
 //
 // The group is the tensor ranks times the expert ranks: between the matrix products a tensor rank
 // holds rows of its own, so that all of these ranks send different rows, and experts are not cut.
-// Of E experts and R ranks, rank r holds experts [r E / R, (r + 1) E / R).
+// With E experts and R ranks, rank r holds experts [r E / R, (r + 1) E / R).
 //
 // Rows go in pieces: a piece is a part of the rows of the i-th expert of every rank, so that one
 // piece is multiplied while the next arrives and the one before goes back. Within a piece the rows

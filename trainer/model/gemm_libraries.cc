@@ -71,7 +71,7 @@ std::string GemmLibraries::ToText() const {
 
 std::optional<GemmLibraries> GemmLibraries::FromText(absl::string_view text) {
   const std::vector<absl::string_view> words = absl::StrSplit(text, ',');
-  // Of a null view there are no words.
+  // A null view has no words.
   const std::optional<KernelLibrary> all = LibraryNamed(words.empty() ? "" : words[0]);
   if (!all) return std::nullopt;
   GemmLibraries libraries(*all);

@@ -41,7 +41,7 @@ class GemmLibraries {
 
   KernelLibrary Of(const GemmShape& shape) const;
   void Set(const GemmShape& shape, KernelLibrary library);
-  // Of shapes that have no other, and the number of those that have one.
+  // The library of shapes that have no other, and the number of shapes that have one.
   KernelLibrary all() const { return all_; }
   size_t others() const { return others_.size(); }
 

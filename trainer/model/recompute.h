@@ -28,7 +28,7 @@ struct RecomputedRegion : torch::CustomClassHolder {
   RecomputedBody body;
   std::vector<at::Tensor> inputs;
   at::Tensor result;  // shares its memory with what the readers saved
-  // Of the second run, with its graph.
+  // The second run's tensors, with its graph.
   std::vector<at::Tensor> again_inputs;
   at::Tensor again_output;
 

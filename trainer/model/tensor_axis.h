@@ -28,7 +28,7 @@ class TensorAxis {
   int rank() const { return group_->rank(); }
   int size() const { return group_->size(); }
   Group& group() const { return *group_; }
-  // Of `rows`, which size() divides: the largest number that divides them and is no more than
+  // The largest number of chunks that divides `rows`, which size() divides, and is no more than
   // wanted.
   int ChunksOf(int64_t rows) const;
   // Numbers of the rows that this rank holds, int64 [rows / size()].

@@ -66,7 +66,7 @@ struct ParameterNorms {
   double direction = 0;
 };
 
-// Of an optimizer whose step needs norms over whole parameters.
+// The rule of an optimizer whose step needs norms over whole parameters.
 class NormRule {
  public:
   virtual ~NormRule() = default;
@@ -77,7 +77,7 @@ class NormRule {
                      const ParameterNorms& whole) const = 0;
 };
 
-// Of an optimizer whose step needs whole matrices.
+// The rule of an optimizer whose step needs whole matrices.
 class MatrixRule {
  public:
   virtual ~MatrixRule() = default;

@@ -48,7 +48,7 @@ class GradientReducer final : public GradientSink {
 
   // After Finish. [shard], fp32 or the compute type.
   const at::Tensor& shard(size_t bucket) const { return buckets_[bucket].shard; }
-  // Of this rank's shards: the sum over all ranks is the squared norm of the whole gradient.
+  // This rank's shards' sum; all ranks' sums add up to the squared norm of the whole gradient.
   double SumSquares() const;
 
  private:

@@ -78,7 +78,7 @@ void ParameterStore::AddSlices(int index, const Optimizer& optimizer) {
     owned.is_matrix = IsBlockMatrix(spec);
     bucket.slices.push_back(owned);
   }
-  // Of each state one array a bucket, so that neighbours can be updated by one loop.
+  // Each state has one array a bucket, so that neighbours can be updated by one loop.
   const absl::Span<const OptimizerState> states = optimizer.states();
   for (size_t k = 0; k < states.size(); ++k) {
     auto has = [&](const OwnedSlice& slice) {

@@ -2,7 +2,7 @@
 // sharded over the ranks that share them (ZeRO; Rajbhandari et al., SC'20). Nothing here
 // communicates.
 //
-// Of each bucket a rank owns one shard: fp32 values, or in the compute type where values are
+// A rank owns one shard of each bucket: fp32 values, or in the compute type where values are
 // rounded stochastically, and the optimizer's states, fp32. Model parameters are views of the
 // bucket's whole values in the compute type. With ZeRO stages 1 and 2 these are always there; with
 // stage 3 their memory is there between Attach and Detach only, and the views are the same ones.
@@ -78,7 +78,7 @@ class ParameterStore {
   std::vector<ParameterBucket>& buckets() { return buckets_; }
   const std::vector<ParameterBucket>& buckets() const { return buckets_; }
   ParameterBucket& bucket(int index) { return buckets_[static_cast<size_t>(index)]; }
-  // Of a parameter: its bucket, and where it begins there.
+  // A parameter's bucket, and where it begins there.
   std::pair<int, int64_t> PlaceOf(int parameter) const {
     return places_[static_cast<size_t>(parameter)];
   }

@@ -10,7 +10,7 @@
 
 namespace weft::train {
 
-// Of metrics.jsonl: ten million steps and more.
+// The largest metrics.jsonl that is read: ten million steps and more.
 inline constexpr Bytes kMetricsMost = GiB(4);
 
 // `step`, `loss` and, where it was measured, `val_loss`; null is a gap. A step that was done again

@@ -27,7 +27,7 @@ enum class Work {
   kRest,
 };
 inline constexpr size_t kWorkKinds = static_cast<size_t>(Work::kRest) + 1;
-// Of metrics.jsonl: "gemm" for "work_gemm_seconds".
+// The name in metrics.jsonl: "gemm" for "work_gemm_seconds".
 const char* NameOf(Work work);
 
 class WorkScope {
@@ -47,7 +47,7 @@ struct WorkSeconds {
   double operator[](Work work) const { return of[static_cast<size_t>(work)]; }
   double total() const;
 };
-// Of the calling thread since its last call, or since its first scope.
+// The calling thread's times since its last call, or since its first scope.
 WorkSeconds TakeWorkSeconds();
 
 }  // namespace weft::train

@@ -29,7 +29,7 @@ class StoreAddresses {
   StoreAddresses(std::string name, Finder finder);
 
   // At least one address, in the resolver's order, or why there is none (the next call asks again).
-  // Nothing: the first answer is under way.
+  // Without a value while the first answer is under way.
   std::optional<absl::StatusOr<std::vector<SocketAddress>>> Poll();
   // The same, but waits for the first answer; kDeadlineExceeded.
   absl::StatusOr<std::vector<SocketAddress>> Await(absl::Time deadline);

@@ -139,7 +139,7 @@ absl::Status CheckShape(const Call& call) {
                                                  " values; right are ", keys, " and ", values));
 }
 
-// Those that wait.
+// Runs the operations that wait.
 absl::Status Await(Store& store, Call& call, Result& result) {
   switch (call.op) {
     case StoreOp::kGet: {

@@ -185,7 +185,7 @@ void StoreCore::Deliver(const StoreAnswer& answer) {
   if (session.connection != 0) connections_.Send(session.connection, std::move(frame), own);
 }
 
-// Of a reply's body: errors' texts, and at a relay its part of what it passes on. The table's
+// What a reply's body itself takes: errors' texts, a relay's part of what it passes on. The table's
 // bodies are charged by themselves.
 Bytes StoreCore::OwnBytes(const StoreReply& reply, const StoreFrameOut& frame) const {
   if (!frame.body || (reply.status.ok() && single_ == nullptr)) return Bytes(0);

@@ -39,7 +39,7 @@ class StoreSessionRequests {
   StoreSessionRequests(const StoreSessionRequests&) = delete;
   StoreSessionRequests& operator=(const StoreSessionRequests&) = delete;
 
-  // Of the client's limit, by all that is here.
+  // What all that is here takes of the client's limit.
   Bytes held() const { return held_; }
   // Charges a request that is being executed; below 0: gives it back.
   void Hold(Bytes bytes);

@@ -381,7 +381,7 @@ absl::Time StoreTable::deadline() const {
 }
 
 void StoreTable::Advance(absl::Time now) {
-  // Those whose time is up at once are counted as still there for each other's messages.
+  // Requests whose time is up at once are counted as still there for each other's messages.
   std::vector<StoreTicket> late;
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     late.push_back(deadlines_.begin()->second);

@@ -39,7 +39,7 @@ class Selection {
     room_ = budget_->room() - before_.back();
   }
 
-  // Nothing: this is most of everything, which all share who get it, or there is no room for it.
+  // No reply: this is most of everything, which its receivers share, or there is no room for it.
   std::optional<StoreReply> Of(const RankSet& wanted) {
     Bytes bytes = Size(wanted);
     for (const RankSet::Run& run : wanted.runs()) {

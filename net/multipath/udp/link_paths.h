@@ -36,7 +36,7 @@ class LinkPaths {
     int paths = 0;     // that both ends have
     Bytes room;        // in flight at most, so that the peer's end holds it
     int host_mtu = 0;  // of the way within this host, if the peer is on it; else 0
-    // Those that a plan directory puts onto planned ways; empty: no plan, or it says nothing.
+    // Paths that a plan directory puts onto planned ways; empty: no plan, or it says nothing.
     std::vector<PathId> planned;
     // Paths on the plan's spare ways, the least loaded first.
     std::vector<PathId> spare;

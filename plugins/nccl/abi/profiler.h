@@ -21,8 +21,8 @@ inline constexpr uint64_t kEventGroup = 1, kEventCollective = 2, kEventMessage =
 
 // ncclProfilerEventState_t.
 enum ProfilerState : int {
-  // Of proxy operations, up to v3. A send: its step is ready and waits for the receiver (at every
-  // poll), was given to the network, is done. A receive: posted, its bytes are there, done.
+  // States of proxy operations, up to v3. A send: its step is ready and waits for the receiver (at
+  // every poll), was given to the network, is done. A receive: posted, its bytes are there, done.
   kOperationSendPosted = 0,
   kOperationSendPeerWait = 1,
   kOperationSendTransmitted = 2,
@@ -31,7 +31,7 @@ enum ProfilerState : int {
   kOperationReceiveReceived = 5,
   kOperationReceiveTransmitted = 6,
   kOperationReceiveDone = 7,
-  // Of proxy steps. A send waits for the GPU, for the receiver (from v4 on, at every poll), for the
+  // States of proxy steps. A send waits for the GPU, the receiver (from v4 on, at every poll), the
   // network; a receive for the network, for its flush, for the GPU.
   kStepSendGpuWait = 8,
   kStepSendWait = 9,

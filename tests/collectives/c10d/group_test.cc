@@ -93,7 +93,7 @@ c10::intrusive_ptr<c10d::Backend::Options> Named(const std::string& name) {
   return options;
 }
 
-// Of 2^rank in the default group that was there at first, so that each set of ranks has its sum.
+// The sum of 2^rank in the default group that was there first: each set of ranks has its own.
 float SumOver(const Group& group, int first_rank) {
   Tensors tensors{at::full({3}, static_cast<float>(1 << first_rank))};
   group->allreduce(tensors, {})->wait();

@@ -80,7 +80,7 @@ Environment OpenMpi() {
           {"PMIX_RANK", "2"}};
 }
 
-// Of an allocation of 3 hosts and 6 tasks: srun -N1 -n4, task 2.
+// Task 2 of srun -N1 -n4 in an allocation of 3 hosts and 6 tasks.
 Environment SlurmOnOneHost() {
   return {{"SLURMD_NODENAME", "h3"},
           {"SLURM_CLUSTER_NAME", "weft"},

@@ -58,7 +58,7 @@ TEST_F(NsccTest, MarkedAndLateCutsByTheAveragesExcessOnceARoundTrip) {
   EXPECT_GT(after, 1.5 * kProduct / 8 * 0.9) << "three round trips: three halvings at most";
 }
 
-// Of 80 acknowledgements, applied eight at a time, each adding `each` bytes times bytes; and eta.
+// The window after 80 acknowledgements, by eights, each adding `each` bytes times bytes; and eta.
 double Grown(double window, double each) {
   double start = window;
   for (int i = 0; i < 10; ++i) window += each * 8 / window;

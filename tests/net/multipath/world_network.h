@@ -17,7 +17,7 @@ namespace weft::net::multipath {
 
 enum Side : int { kToReceiver = 0, kToSender = 1 };
 
-// Of one path, one direction.
+// A fault of one path in one direction.
 struct Fault {
   absl::Time from, until;
   int path;       // -1: all

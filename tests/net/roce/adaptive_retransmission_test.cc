@@ -61,7 +61,7 @@ TEST(AdaptiveRetransmission, AFirmwareThatDoesNotKeepItIsAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("did not keep roce_adp_retrans_en=0x1"));
 }
 
-// Of two ConnectX NICs and one of somebody else's.
+// A host with two ConnectX NICs and one of somebody else's.
 class FirmwareTuning : public testing::Test {
  protected:
   FirmwareTuning() {

@@ -209,7 +209,7 @@ TEST_P(PairRepairTest, MemoryOfStuckQueuePairsIsTakenBackForTheOthers) {
   EXPECT_GT(StatisticsOf(*world.a).pairs_lost, 0);
 }
 
-// Of the paths that nobody says are dead.
+// New queue pairs take paths that nobody says are dead.
 TEST_P(PairRepairTest, QueuePairsOnDeadPathsAreReplacedByOnesOnOthers) {
   World world(InTurns(1, {"verbs.stall_after=100ms"}));
   ExpectAll(world, 22, 3);

@@ -33,7 +33,7 @@ inline const multipath::PairStatistics& StatisticsOf(ScriptedNode& node) {
   return dynamic_cast<multipath::PairTransport&>(node.transport()).pair_statistics();
 }
 
-// Of what the first host sent.
+// How much was dropped of what the first host sent.
 inline int Dropped(World& world, int rails) {
   int out = 0;
   for (int rail = 0; rail < rails; ++rail) out += world.fabric.dropped_from(World::Device(0, rail));
@@ -57,7 +57,7 @@ inline void ExpectAll(World& world, uint64_t seed, int messages = 40, size_t byt
   EXPECT_EQ(world.fabric.overruns(), 0);
 }
 
-// Of both kinds of queue pairs.
+// Tests that run with both kinds of queue pairs.
 class OverQueuePairs : public testing::TestWithParam<const char*> {
  protected:
   static WorldOptions Options(int rails = 2, std::vector<std::string> settings = {}) {

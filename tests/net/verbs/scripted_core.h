@@ -36,7 +36,7 @@ struct QueueState {
 };
 
 struct WorkRequest {
-  // Of a message (is_message): id, local, length, local_key, signaled; of a read (is_read) all but
+  // A message (is_message) has id, local, length, local_key, signaled; a read (is_read) has all but
   // what is said beside it.
   NicWrite write;
   bool is_message = false, is_read = false;
@@ -142,9 +142,9 @@ struct ScriptedFabric::Core {
   NicStatus Deliver(const WorkRequest& request, PairStatus* remote);
   // A message into one of the receives that the other end shares: kOk, or why it is not taken.
   NicStatus TakeMessage(const WorkRequest& request, PairStatus* remote);
-  // Of an unreliable connection: it is taken whole, or nobody hears of it.
+  // An unreliable connection's message is taken whole, or nobody hears of it.
   void PumpUnreliable(PairStatus* pair);
-  // Of a reliable one: what was lost is sent again, what finds no receive waits. False: so it does.
+  // A reliable one repeats what was lost; what finds no receive waits. False: it waits.
   bool PumpReliable(PairStatus* pair);
   void Pump(PairStatus* pair);
   void CompleteFront(PairStatus* pair, const ScriptedFate& fate);

@@ -36,7 +36,7 @@ class MemoryTable {
     const DeviceState* device = nullptr;
     uintptr_t begin = 0, end = 0;
     bool readable = false;
-    // Of a DMA-BUF: where the test's eyes do not look, the memory itself, and what is on its way.
+    // A DMA-BUF has memory of its own, which the test does not see, and bytes on their way there.
     std::byte* mapped = nullptr;
     std::vector<std::pair<size_t, std::vector<std::byte>>> unseen;
   };

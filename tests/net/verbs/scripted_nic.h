@@ -87,7 +87,7 @@ class ScriptedFabric {
 
   // The devices of one host. The fabric outlives what is made of them.
   std::unique_ptr<Nic> MakeNic(const std::vector<ScriptedDeviceOptions>& devices);
-  // Those that are there already, once more: as another process of that host has them.
+  // Opens devices that are there already once more: as another process of that host has them.
   std::unique_ptr<Nic> ReopenNic(const std::vector<std::string>& devices);
 
   void PushEvent(const std::string& device, const NicEvent& event);
@@ -109,7 +109,7 @@ class ScriptedFabric {
   std::vector<uint64_t> spine_bytes() const;
   void Advance(absl::Duration step);
 
-  // Of all queue pairs there are, but for those that were reset: their numbers.
+  // The numbers of all queue pairs that there are, but for those that were reset.
   std::vector<uint32_t> QueuePairs(const std::string& device) const;
   uint64_t bytes_from(const std::string& device) const;
   // Messages: lost, or of unreliable ones without a receive.

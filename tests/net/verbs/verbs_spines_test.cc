@@ -152,7 +152,7 @@ TEST(VerbsSpines, WhatRestsIsUsedAtOnceWhenNothingElseWorks) {
 
 // ---- A dead path
 
-// Of host 0's queue pairs by their order: those that went over a dead path. Nothing comes back from
+// Host 0's queue pairs, by their order, that went over a dead path. Nothing comes back from
 // there; a device that has waited for long enough says so of the first ones.
 class DeadPaths {
  public:

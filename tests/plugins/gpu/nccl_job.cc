@@ -351,7 +351,7 @@ std::vector<NcclRankEnd> RunNcclJob(const NcclJob& job, unsigned limit_seconds) 
 
 }  // namespace weft
 
-// Of every test that runs such jobs: one of their ranks, or the tests.
+// The main of every test that runs such jobs: it is one of their ranks, or the tests.
 int main(int argc, char** argv) {
   using weft::RankArguments;
   if (argc == RankArguments::kWords + 2 && strcmp(argv[1], weft::kRankFlag) == 0) {

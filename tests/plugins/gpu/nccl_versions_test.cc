@@ -132,7 +132,7 @@ class NcclVersions : public testing::TestWithParam<Nccl> {
     job_.environment.insert(job_.environment.end(), environment.begin(), environment.end());
   }
 
-  // Of the logs of both ranks.
+  // Expects it of the logs of both ranks.
   void ExpectOverWeft(const std::vector<std::string>& lines = {}) {
     std::string table = absl::StrCat("table v", TableOf(GetParam().version), ", transport tcp,");
     for (const NcclRankEnd& end : RunNcclJob(job_)) {

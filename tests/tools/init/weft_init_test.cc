@@ -105,7 +105,7 @@ TEST(WeftInit, OpensEveryPlannedConnectionOnce) {
   Outcome outcome = Init("phases --layout tp4,pp2,dp4 --hosts 8");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_EQ(outcome.result["connections"], 8 * 4 + 16 + 8 * 4);
-  // Of one host's 4 ranks: the 4 edges of their own ring, and to 1 and 2 peers of each elsewhere.
+  // One host's 4 ranks have the 4 edges of their own ring, and 1 and 2 peers of each elsewhere.
   outcome = Init("phases --layout tp4,pp2,dp4 --hosts 8 --connect-ranks 4");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_EQ(outcome.result["connections"], 4 + 4 * 3);

@@ -37,7 +37,7 @@ Placement Shuffled(size_t size, uint64_t seed) {
   return placement;
 }
 
-// Of any Clos fabric: the links of a cut carry alike, and together what the model counts.
+// In any Clos fabric the links of a cut carry alike, and together what the model counts.
 void ExpectCutsToAgree(const ClosSpec& spec, const Job& job) {
   Fabric fabric = *BuildClos(spec);
   CutTree tree(fabric);

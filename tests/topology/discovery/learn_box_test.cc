@@ -12,7 +12,7 @@
 namespace weft::topology {
 namespace {
 
-// Of which kind the switches of a fabric are. {}: a number of each switch's own in place of the
+// The kind of a fabric's switches. {}: a number of each switch's own in place of the
 // seed.
 struct Kind {
   const char* name;

@@ -83,7 +83,7 @@ TEST(SwitchHash, AnotherSeedOfALinearHashOnlyAddsAConstant) {
   }
 }
 
-// Of the flows that a leaf sends to its member 0, how many members of the next tier are used.
+// How many members of the next tier the flows take that a leaf sends to its member 0.
 size_t SecondTierUse(const SwitchHash& leaf, const SwitchHash& spine, size_t members) {
   std::set<size_t> used;
   for (uint32_t i = 0; i < 4000; ++i) {

@@ -121,7 +121,7 @@ TEST(AgainstTheFlowLevel, OrdersRankAsPredicted) {
   ASSERT_LT(Transfer(model, best) * 1.2, Transfer(model, random));
   double simulated_random = world.MeanSeconds(model, random, 10);
   EXPECT_LT(world.MeanSeconds(model, best, 3) * 1.2, simulated_random);
-  // Of many cuts alike the fullest is fuller than the model, which looks at each by itself, says.
+  // The fullest of many cuts alike is fuller than the model, which looks at each by itself, says.
   EXPECT_GT(simulated_random, Transfer(model, random) * 0.97);
 }
 

@@ -20,7 +20,7 @@ class GenerateRunTest : public TrainRunTest {
     command.insert(command.end(), words.begin(), words.end());
     return Process(command, RunDir("generate.out")).Wait();
   }
-  // Of output that ends with what goes to standard error.
+  // The text in an output that ends with what goes to standard error.
   static std::string TextOf(const std::string& output) {
     return output.substr(0, output.find("\n\nmodel  "));
   }

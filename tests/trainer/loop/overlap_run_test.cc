@@ -21,7 +21,7 @@ struct Span {
   bool IsPass() const { return name == "forward" || name == "backward"; }
 };
 
-// Of one rank, from the run's trace.json.
+// One rank's spans in the run's trace.json.
 std::vector<Span> SpansOf(const std::string& run_dir, int rank) {
   std::ifstream file(run_dir + "/trace.json");
   const json events = json::parse(file)["traceEvents"];

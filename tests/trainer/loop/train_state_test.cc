@@ -271,7 +271,7 @@ TEST_F(TrainStateTest, ARunGoesOnWithTheLibrariesThatItBeganWith) {
     if (entry.is_regular_file()) files.push_back(entry.path());
   }
   ASSERT_EQ(files.size(), 2U);  // of products, and of attention
-  // Of every product, and of attention; where `weight` is not empty, of weights' gradients.
+  // Keeps rates of every product and attention; where `weight` is not empty, of weights' gradients.
   auto keep = [&](const std::string& rates, const std::string& weight = "") {
     for (const fs::path& file : files) {
       std::ifstream before(file);

@@ -245,7 +245,7 @@ TEST(DecoderBytesTest, CountsWeightsAndWhatIsKept) {
   config.tied = false;
   Gpt model = RandomModel(config, at::kBFloat16);
   auto decoder = Decoder::Create(model, 2);
-  // Of a layer: queries, keys and values, the projection back, two matrices, two norms.
+  // A layer has queries, keys and values, the projection back, two matrices, two norms.
   const int64_t layer = 32 * 32 + 32 * 32 + 32 * 32 + 2 * 32 * 48 + 2 * 32;
   const int64_t weights = 2 * (2 * layer + 32 + 50 * 32);
   EXPECT_EQ(decoder->weight_bytes(), weights);

@@ -45,7 +45,7 @@ struct Load {
   bool check = false;                          // the data
   bool events = false;                         // sleep where there is nothing to do
   double percentile = 50;                      // of the latency, for limits
-  // Whose steps are replayed: all_reduce, all_gather, reduce_scatter, broadcast or send_recv.
+  // The call whose steps are replayed: all_reduce, all_gather, reduce_scatter, broadcast, send_recv
   CollectiveKind collective = CollectiveKind::kAllReduce;
   int channels = 2;
   Bytes channel_bytes = MiB(4);  // NCCL_BUFFSIZE

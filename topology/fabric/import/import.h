@@ -48,7 +48,7 @@ absl::StatusOr<Fabric> ImportHostList(absl::string_view text, const std::string&
 absl::StatusOr<Fabric> ImportLldp(absl::string_view text, const std::string& name,
                                   const ImportDefaults& defaults);
 
-// Of one machine's `lldpctl -f json`: the switch at the other end of each interface that has one;
+// Reads a machine's `lldpctl -f json`: the switch at the other end of each interface that has one;
 // the first, where several are seen. Errors name the machine.
 absl::StatusOr<std::map<std::string, std::string>> LldpSwitches(absl::string_view text,
                                                                 const std::string& machine);

@@ -40,7 +40,7 @@ struct CollectiveWork {
 
 class Layout {
  public:
-  // Of a version as ncclGetVersion() says it, 22809 for 2.28.9. None: its kernels are not played.
+  // The layout of a version (22809 for 2.28.9); without a value where its kernels are not played.
   static std::optional<Layout> Of(int version);
 
   Communicator ReadCommunicator(const char* communicator) const;
