@@ -21,6 +21,8 @@ constexpr absl::Duration kCableDelay = absl::Nanoseconds(500);
 // Fewer flows between two leaves that told nothing, by number or share, count as lost.
 constexpr int kSilentFlows = 3;
 constexpr double kSilentShare = 0.03;
+// Hosts times pairs and flows up to which each host is left out once, to find one that lies.
+constexpr size_t kLiarWorkMost = 50'000'000;
 // Flows between two NICs that all took one way of two or more; by chance less than one in a
 // thousand times where ports count.
 constexpr int kFlowsOfOneWay = 12;
@@ -66,8 +68,7 @@ class Inference {
 
   absl::StatusOr<InferredFabric> Run() {
     WEFT_RETURN_IF_ERROR(CheckHosts());
-    WEFT_RETURN_IF_ERROR(FindLeaves());
-    WEFT_RETURN_IF_ERROR(CheckDistances());
+    if (absl::Status agree = Agree(); !agree.ok()) return NameLiars(agree);
     JoinNames();
     WEFT_RETURN_IF_ERROR(NumberSwitches());
     WEFT_RETURN_IF_ERROR(CheckBothWays());
@@ -117,6 +118,43 @@ class Inference {
                                       "addresses?"));
   }
 
+  // Whether what all hosts say of distances and leaves can be true together.
+  absl::Status Agree() {
+    WEFT_RETURN_IF_ERROR(FindLeaves());
+    WEFT_RETURN_IF_ERROR(CheckDistances());
+    return CheckFirstRouters();
+  }
+
+  // Adds to a contradiction the hosts without each of which all others agree.
+  absl::Status NameLiars(const absl::Status& contradiction) const {
+    if (seen_.hosts.size() * (seen_.pairs.size() + seen_.flows.size()) > kLiarWorkMost)
+      return contradiction;
+    std::vector<std::string> liars;
+    for (size_t host = 0; host < seen_.hosts.size(); ++host) {
+      const auto is_its = [&](const SeenNic& nic) { return nic.host == static_cast<int>(host); };
+      SeenFabric others;
+      others.hosts = seen_.hosts;
+      for (const SeenPair& pair : seen_.pairs) {
+        if (!is_its(pair.source) && !is_its(pair.target)) others.pairs.push_back(pair);
+      }
+      for (const SeenFlow& flow : seen_.flows) {
+        if (!is_its(flow.source) && !is_its(flow.target)) others.flows.push_back(flow);
+      }
+      for (const auto& one : seen_.neighbors) {
+        if (!is_its(one.first)) others.neighbors.insert(one);
+      }
+      // Two hosts contradict nobody.
+      if (others.pairs.size() <= 2) continue;
+      if (Inference(others, options_).Agree().ok()) liars.push_back(seen_.hosts[host].name);
+    }
+    if (liars.empty() || liars.size() > 2) return contradiction;
+    return Annotate(
+        contradiction,
+        absl::StrCat("all others agree without ", absl::StrJoin(liars, ", or without "),
+                     ", which may not tell the truth (what changes its packets' time to "
+                     "live, or answers in its place?)"));
+  }
+
   absl::Status FindLeaves() {
     leaf_of_ = LeavesOf(seen_);
     for (const auto& [_, leaf] : leaf_of_) leaves_ = std::max(leaves_, leaf + 1);
@@ -162,6 +200,25 @@ class Inference {
           "does not tell the truth"));
     }
     for (const auto& [between, value] : known) distance_[between] = value.first;
+    return absl::OkStatus();
+  }
+
+  // The first router that flows name is their leaf: hosts that distances put under other leaves
+  // pass another one.
+  absl::Status CheckFirstRouters() const {
+    std::map<std::pair<bool, std::string>, SeenNic> known;
+    for (const SeenFlow& flow : seen_.flows) {
+      for (bool recorded : {true, false}) {
+        const std::vector<std::string>& names = recorded ? flow.recorded : flow.answered;
+        if (names.size() < 2 || names[0].empty()) continue;
+        const auto [at, is_new] = known.try_emplace({recorded, names[0]}, flow.source);
+        if (is_new || LeafOf(at->second) == LeafOf(flow.source)) continue;
+        return absl::FailedPreconditionError(absl::StrCat(
+            NameOf(flow.source), " and ", NameOf(at->second), " both have the router ", names[0],
+            " before them, but are under two leaves by their distances from others: a host or a "
+            "switch does not tell the truth"));
+      }
+    }
     return absl::OkStatus();
   }
 

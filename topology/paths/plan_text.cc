@@ -166,14 +166,15 @@ absl::StatusOr<int> AddDetours(const Routes& routes, const FabricHashes& hashes,
     for (LinkId link : downed) fabric.SetUp(link, true);
     if (absl::IsNotFound(detours.status())) continue;  // there is no way left
     if (!detours.ok()) return detours.status();
-    const ConnectionPlanText all =
-        MakePlanText(routes, hashes, *detours, std::vector<std::pair<int, int>>(flows.size()), {});
+    Maker maker(routes, hashes, *detours);
+    std::map<int, PathWay>& moved = text.detours[fabric.node(lost).name];
     for (size_t i = 0; i < text.flows.size(); ++i) {
-      const PathWay& way = all.flows[i].way;
-      if (way.choices == text.flows[i].way.choices) continue;
-      text.detours[fabric.node(lost).name][static_cast<int>(i)] = way;
+      const PlannedPath& path = detours->paths[i];
+      if (path.links == plan.paths[i].links) continue;
+      moved.emplace(static_cast<int>(i), maker.WayOf(path.source, path.target, path.links));
     }
-    for (const auto& [name, hash] : all.hashes) text.hashes.emplace(name, hash);
+    if (moved.empty()) text.detours.erase(fabric.node(lost).name);
+    text.hashes.merge(std::move(maker).Take().hashes);
   }
   return static_cast<int>(inner.size());
 }

@@ -191,12 +191,6 @@ void PortSearch::UndoTo(size_t size) {
   }
 }
 
-LinkId PortSearch::WorstLink() const {
-  absl::Span<const double> all = loads_.all();
-  auto worst = std::max_element(all.begin(), all.end());
-  return LinkId(static_cast<int32_t>(worst - all.begin()));
-}
-
 bool PortSearch::Lower(LinkId link, double worst, int depth) {
   double below = worst * (1 - kSlack);
   std::vector<std::pair<uint32_t, std::vector<Move>>> open;
@@ -245,7 +239,7 @@ bool PortSearch::Lower(LinkId link, double worst, int depth) {
 void PortSearch::Improve() {
   probes_end_ = probes_ + options_.search_probes;
   while (probes_ <= probes_end_) {
-    LinkId link = WorstLink();
+    LinkId link = loads_.Fullest();
     double worst = loads_[link];
     if (worst <= target_) return;
     journal_.clear();

@@ -64,7 +64,6 @@ class PortSearch {
   void UndoTo(size_t size);
   void Put(uint32_t index);
   void Take(uint32_t index);
-  LinkId WorstLink() const;
   // Prime to the range, so that all of it is met.
   uint64_t Stride() const { return Range() % kStride == 0 ? 1 : kStride; }
   uint32_t Range() const { return options_.port_last - options_.port_first + 1u; }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -32,17 +33,20 @@ struct Subflow {
 // Seconds of transmission of each link in one phase.
 class LinkLoads {
  public:
-  explicit LinkLoads(const Fabric& fabric) : fabric_(&fabric), load_(fabric.links()) {}
+  explicit LinkLoads(const Fabric& fabric)
+      : fabric_(&fabric),
+        load_(static_cast<size_t>(fabric.links())),
+        fullest_((load_.size() + kBlock - 1) / kBlock, kUnknown) {}
 
   double Seconds(LinkId link, double bytes) const {
     return bytes / fabric_->link(link).bandwidth.bytes_per_second();
   }
   double operator[](LinkId link) const { return load_[link.index()]; }
   void Add(const PathLinks& links, double bytes) {
-    for (LinkId link : links) load_[link.index()] += Seconds(link, bytes);
+    for (LinkId link : links) Change(link, Seconds(link, bytes));
   }
   void Remove(const PathLinks& links, double bytes) {
-    for (LinkId link : links) load_[link.index()] -= Seconds(link, bytes);
+    for (LinkId link : links) Change(link, -Seconds(link, bytes));
   }
   // The highest load on the path once `bytes` more go over it.
   double WorstWith(const PathLinks& links, double bytes) const {
@@ -51,10 +55,34 @@ class LinkLoads {
     return worst;
   }
   absl::Span<const double> all() const { return load_; }
+  // The link with the highest load, the first of equal ones. Looks only at links near those that
+  // have changed since the last call.
+  LinkId Fullest() {
+    uint32_t out = 0;
+    for (size_t block = 0; block < fullest_.size(); ++block) {
+      uint32_t& fullest = fullest_[block];
+      if (fullest == kUnknown) {
+        const auto begin = load_.begin() + static_cast<ptrdiff_t>(block * kBlock);
+        const auto end =
+            load_.begin() + static_cast<ptrdiff_t>(std::min((block + 1) * kBlock, load_.size()));
+        fullest = static_cast<uint32_t>(std::max_element(begin, end) - load_.begin());
+      }
+      if (load_[fullest] > load_[out]) out = fullest;
+    }
+    return LinkId(static_cast<int32_t>(out));
+  }
 
  private:
+  static constexpr size_t kBlock = 256;      // links of which the fullest is remembered
+  static constexpr uint32_t kUnknown = ~0u;  // since one of them has changed
+  void Change(LinkId link, double seconds) {
+    load_[link.index()] += seconds;
+    fullest_[link.index() / kBlock] = kUnknown;
+  }
+
   const Fabric* fabric_;
   std::vector<double> load_;
+  std::vector<uint32_t> fullest_;  // by block, the number of a link
 };
 
 // Paths that ports give, and those of them that are taken.

@@ -115,6 +115,30 @@ TEST(InferFabric, RefusesToGuess) {
   EXPECT_THAT(Refusal(lying), HasSubstr("distances contradict each other: h"));
 }
 
+TEST(InferFabric, AHostWhoseAnswersLieIsNamed) {
+  // Every answer of h4 seems to come from under the asker's leaf.
+  SeenFabric near = Seen(Leaving, nullptr);
+  for (SeenPair& pair : near.pairs) {
+    if (pair.target.host == 4) pair.routers = 1;
+  }
+  EXPECT_THAT(Refusal(near),
+              HasSubstr("all others agree without h4, which may not tell the truth"));
+  // All that is said of h4's distances puts it under h0's leaf, but its packets leave by its own.
+  SeenFabric moved = Seen(Leaving, nullptr);
+  for (SeenPair& pair : moved.pairs) {
+    const int other = pair.source.host == 4 ? pair.target.host : pair.source.host;
+    if (pair.source.host == 4 || pair.target.host == 4) pair.routers = other < 2 ? 1 : 3;
+  }
+  EXPECT_THAT(Refusal(moved), HasSubstr("h5 and h4 both have the router l2-s0 before them"));
+  EXPECT_THAT(Refusal(moved), HasSubstr("all others agree without h4, or without h5"));
+  // One distance alone is either's word against the other's.
+  SeenFabric one = Seen(Leaving, nullptr);
+  for (SeenPair& pair : one.pairs) {
+    if (pair.source.host == 0 && pair.target.host == 2) pair.routers = 5;
+  }
+  EXPECT_THAT(Refusal(one), HasSubstr("all others agree without h0, or without h2"));
+}
+
 TEST(InferFabric, FlowsOverASilentSpineAreMissed) {
   SeenFabric seen = Seen(Leaving, OwnOnly);
   for (int source = 0; source < kHosts; ++source) {
