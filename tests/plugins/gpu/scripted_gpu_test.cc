@@ -28,7 +28,7 @@ class ScriptedGpu : public testing::Test {
     if (nccl == nullptr) GTEST_SKIP() << "no NCCL (WEFT_TEST_NCCL)";
     int version = NcclVersion(nccl);
     if (version < scripted::kNcclVersionFirst || version > scripted::kNcclVersionLast) {
-      GTEST_SKIP() << "the scripted GPU plays the kernels of NCCL 2.22 to 2.30, this is "
+      GTEST_SKIP() << "the scripted GPU plays the kernels of NCCL 2.22 to 2.32, this is "
                    << version;
     }
     job_.scripted_gpu = true;

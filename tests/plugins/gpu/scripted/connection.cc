@@ -27,9 +27,9 @@ uint64_t RoundUp(uint64_t a, uint64_t b) { return (a + b - 1) / b * b; }
 
 }  // namespace
 
-Connections::Connections(const Communicator& comm, const Protocol& protocol, ConnInfo* recv,
-                         ConnInfo* send)
-    : comm_(comm), protocol_(protocol), recv_(recv), send_(send) {
+Connections::Connections(const Layout& layout, const Communicator& comm, const Protocol& protocol,
+                         ConnInfo* recv, ConnInfo* send)
+    : layout_(layout), comm_(comm), protocol_(protocol), recv_(recv), send_(send) {
   auto chunk = static_cast<uint64_t>(protocol.slices_per_chunk * protocol.steps_per_slice);
   if (recv_ != nullptr) {
     recv_step_ = protocol.ll ? recv_->step : RoundUp(recv_->step, chunk);
@@ -65,8 +65,9 @@ void Connections::AwaitFree(uint64_t step) {
 
 char* Connections::SimpleSlot(const ConnInfo& conn, uint64_t step) const {
   uint64_t slot = step % kSteps;
-  if (conn.fifo != nullptr && conn.fifo[slot].mode == kFifoOffset) {
-    return conn.buffs[kProtoSimple] + conn.fifo[slot].offset;
+  if (conn.fifo != nullptr) {
+    const SlotWord word = layout_.ReadSlot(conn.fifo, slot);
+    if (word.mode == kFifoOffset) return conn.buffs[kProtoSimple] + word.offset;
   }
   return conn.buffs[kProtoSimple] + slot * static_cast<size_t>(conn.step_size);
 }
@@ -97,7 +98,7 @@ void Connections::DoSlice(const Operation& operation, size_t offset, size_t byte
   if (operation.sends) {
     AwaitFree(send_step_ + steps);
     if (send_->fifo != nullptr) {
-      send_->fifo[send_step_ % kSteps].size = static_cast<int64_t>(bytes);
+      *layout_.ReadSlot(send_->fifo, send_step_ % kSteps).size = static_cast<int64_t>(bytes);
     }
     slot = SimpleSlot(*send_, send_step_);
   }
@@ -124,7 +125,7 @@ void Connections::DoLl(const Operation& operation, size_t bytes, Reduction reduc
     AwaitFree(send_step_ + 1);
     to = slot_of(*send_, send_step_);
     if (send_->fifo != nullptr) {
-      send_->fifo[send_step_ % kSteps].size =
+      *layout_.ReadSlot(send_->fifo, send_step_ % kSteps).size =
           static_cast<int64_t>((cleans ? slot_lines : lines) * sizeof(Line));
     }
   }

@@ -28,7 +28,8 @@ using Reduction = void (*)(char* dst, const char* a, const char* b, size_t bytes
 class Connections {
  public:
   // Either may be null.
-  Connections(const Communicator& comm, const Protocol& protocol, ConnInfo* recv, ConnInfo* send);
+  Connections(const Layout& layout, const Communicator& comm, const Protocol& protocol,
+              ConnInfo* recv, ConnInfo* send);
   ~Connections();
   Connections(const Connections&) = delete;
   Connections& operator=(const Connections&) = delete;
@@ -53,6 +54,7 @@ class Connections {
   template <typename Condition>
   void Await(Condition&& condition);
 
+  const Layout& layout_;
   const Communicator& comm_;
   const Protocol protocol_;
   ConnInfo *recv_, *send_;

@@ -114,7 +114,7 @@ class Block {
 
   void RunBatch() {
     const WorkBatch& batch = batch_at(batch_);
-    const KernelTable::Function* function = table_.Find(static_cast<int>(batch.function));
+    const KernelTable::Function* function = table_.Find(layout().FunctionOf(batch));
     auto type = static_cast<WorkType>(batch.work_type);
     if (function == nullptr || (type != WorkType::kP2p && type != WorkType::kCollective) ||
         (args_.storage != 0 && !layout().reads_work_buffer())) {
@@ -162,7 +162,7 @@ class Block {
     auto element = static_cast<int64_t>(reduces ? kFloatBytes : 1);  // others: bytes, says NCCL
     Part part = PartOf(work, channel_, function.ll, element);
     auto protocol = CollectiveProtocol(function.ll, function.collective == Collective::kBroadcast);
-    Connections ring(comm_, protocol, Recv(here_.previous, 0), Send(here_.next, 0));
+    Connections ring(layout(), comm_, protocol, Recv(here_.previous, 0), Send(here_.next, 0));
     switch (function.collective) {
       case Collective::kAllReduce:
         return AllReduce(work, part, ring);
@@ -292,7 +292,7 @@ class Block {
     protocol.step_bytes = static_cast<size_t>(comm_.p2p_chunk_size);
     int64_t chunk = ChunkBytes(sends ? work.send_chunk_size : work.recv_chunk_size);
     try {
-      Connections connection(comm_, protocol, sends ? nullptr : Recv(work.recv_rank, 1),
+      Connections connection(layout(), comm_, protocol, sends ? nullptr : Recv(work.recv_rank, 1),
                              sends ? Send(work.send_rank, 1) : nullptr);
       auto bytes = static_cast<int64_t>(end - begin);
       int64_t done = 0;

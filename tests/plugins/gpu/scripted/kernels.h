@@ -23,6 +23,7 @@ class KernelTable {
   KernelTable(const Layout& layout, const int* row_to_id);  // ncclDevFuncRowToId
   // Null: this kernel is not played.
   const Function* Find(int id) const;
+  void Dump() const;
   const Layout& layout() const { return layout_; }
 
  private:

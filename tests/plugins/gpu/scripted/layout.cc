@@ -21,6 +21,9 @@ T Read(const char* from, size_t offset) {
   return value;
 }
 
+// Its works hold two more pointers and a rank, which 2.32 has taken out again.
+bool IsVersion30(int version) { return version >= 23000 && version < 23100; }
+
 }  // namespace
 
 std::optional<Layout> Layout::Of(int version) {
@@ -35,13 +38,13 @@ Layout::Layout(int version)
       channel_bytes_(version >= 22500 && version < 22600 ? 352 : 368),
       ring_index_(version >= 22900 ? 32 : 24),
       work_counter_(version >= 22900 ? 360 : 352),
-      collective_bytes_(version >= 23000   ? 128
-                        : version >= 22300 ? 96
-                                           : 64),
-      buffers_(version >= 23000 ? 24 : 8),
-      counts_(version >= 23000   ? 80
-              : version >= 22300 ? 56
-                                 : 24),
+      collective_bytes_(IsVersion30(version) ? 128
+                        : version >= 22300   ? 96
+                                             : 64),
+      buffers_(IsVersion30(version) ? 24 : 8),
+      counts_(IsVersion30(version) ? 80
+              : version >= 22300   ? 56
+                                   : 24),
       types_(version >= 22400 ? 12 : 10),
       gather_algorithms_(version >= 22300 ? 4 : 3) {}
 
@@ -86,6 +89,20 @@ CollectiveWork Layout::ReadCollective(const char* work) const {
           .grains_low = grains & kGrains,
           .grains_middle = grains >> 21 & kGrains,
           .grains_high = grains >> 42 & kGrains};
+}
+
+SlotWord Layout::ReadSlot(char* fifo, uint64_t slot) const {
+  const bool is_wide = version_ >= 23200;  // the offset has 64 bits
+  char* from = fifo + slot * (is_wide ? 32 : 24);
+  return {.mode = Read<int>(from, 0),
+          .offset = is_wide ? Read<int64_t>(from, 8) : Read<int>(from, 4),
+          .size = reinterpret_cast<int64_t*>(from + (is_wide ? 16 : 8))};
+}
+
+int Layout::FunctionOf(const WorkBatch& batch) const {
+  constexpr int kFunctions = 1 << 11;
+  const int number = static_cast<int>(batch.function);
+  return version_ >= 23200 ? number % kFunctions : number;
 }
 
 int Layout::PartOf(uint32_t channel, int base, int channels) const {

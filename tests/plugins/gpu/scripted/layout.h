@@ -1,10 +1,12 @@
 // What NCCL lays out differently from version to version of what it gives its kernels, from 2.22
-// on, whose kernels take their works as they do today (src/include/device.h of each version).
-// Offsets and sizes are in bytes.
+// on, whose kernels take their works as they do today (src/include/device.h of each version; for
+// 2.32, whose sources are not public, what its host code hands to kernels). Offsets and
+// sizes are in bytes.
 #ifndef WEFT_TESTS_PLUGINS_GPU_SCRIPTED_LAYOUT_H_
 #define WEFT_TESTS_PLUGINS_GPU_SCRIPTED_LAYOUT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "tests/plugins/gpu/scripted/nccl_device.h"
@@ -38,6 +40,13 @@ struct CollectiveWork {
   uint64_t grains_low, grains_middle, grains_high;  // of a chunk
 };
 
+// A slot's word between the kernel and the proxy thread that talks to the network plugin.
+struct SlotWord {
+  int mode;
+  int64_t offset;  // bytes
+  int64_t* size;   // bytes; the proxy waits for it to become 0 or more
+};
+
 class Layout {
  public:
   // The layout of a version (22809 for 2.28.9); without a value where its kernels are not played.
@@ -46,7 +55,10 @@ class Layout {
   Communicator ReadCommunicator(const char* communicator) const;
   Channel ReadChannel(const char* communicator, uint32_t channel) const;
   size_t collective_bytes() const { return collective_bytes_; }
+  // The number of a batch's function, without the kind of call (ncclFunc_t) above it from 2.32 on.
+  int FunctionOf(const WorkBatch& batch) const;
   CollectiveWork ReadCollective(const char* work) const;
+  SlotWord ReadSlot(char* fifo, uint64_t slot) const;
 
   // The part of a send or receive that a channel has, of a power of two of channels.
   int PartOf(uint32_t channel, int base, int channels) const;

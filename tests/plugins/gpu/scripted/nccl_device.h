@@ -1,6 +1,6 @@
 // What NCCL and its kernels tell each other: our own declarations of the structures that NCCL
 // writes to GPU memory and gives to a kernel (its src/include/device.h), which are alike in
-// versions 2.22 to 2.30; layout.h has the others. Only what the scripted GPU reads has a name of
+// versions 2.22 to 2.32; layout.h has the others. Only what the scripted GPU reads has a name of
 // its own.
 #ifndef WEFT_TESTS_PLUGINS_GPU_SCRIPTED_NCCL_DEVICE_H_
 #define WEFT_TESTS_PLUGINS_GPU_SCRIPTED_NCCL_DEVICE_H_
@@ -11,19 +11,12 @@
 namespace weft::scripted {
 
 // ncclGetVersion() of those whose kernels are played.
-inline constexpr int kNcclVersionFirst = 22200, kNcclVersionLast = 23099;
+inline constexpr int kNcclVersionFirst = 22200, kNcclVersionLast = 23299;
 
 inline constexpr int kSteps = 8;  // NCCL_STEPS: the slots of a connection's buffer
 inline constexpr int kProtoLl = 0, kProtoSimple = 2, kProtos = 3;
 
-// A slot's word between the kernel and the proxy thread that talks to the network plugin.
-struct ConnFifo {
-  int mode;    // 1: the slot's data is at `offset` of the buffer
-  int offset;  // bytes
-  int64_t size;
-  void* ptr;
-};
-inline constexpr int kFifoOffset = 1;
+inline constexpr int kFifoOffset = 1;  // a slot's data is at an offset of the buffer
 
 // One direction of a connection on one channel.
 struct ConnInfo {
@@ -36,8 +29,8 @@ struct ConnInfo {
   int step_size;  // bytes of a slot of the simple protocol
   void** ptr_exchange;
   uint64_t* red_op_arg_exchange;
-  ConnFifo* fifo;  // null where no proxy is between
-  uint64_t step;   // steps done, kept from kernel to kernel
+  char* fifo;     // [kSteps], see Layout; null where no proxy is between
+  uint64_t step;  // steps done, kept from kernel to kernel
   uint64_t ll_last_cleaning;
   struct {
     int type, version;
