@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "collectives/keep_registered.h"
 #include "net/shm/shared_memory.h"
 
 namespace weft::collectives {
@@ -131,6 +132,7 @@ bool EndpointImpl::Turn(int64_t now_ns) {
     if (transport != nullptr && transport->Progress(now)) moved = true;
   }
   closed_.clear();
+  registrations_.DropGone();
   // Before operations see which links broke: a rank that leaves because of a failure tells why
   // first.
   if (!heard_.empty()) {
@@ -218,8 +220,24 @@ std::shared_ptr<std::byte> EndpointImpl::Allocate(size_t bytes) {
   return net::shm::AllocateMemory(bytes);
 }
 
+std::shared_ptr<void> KeepRegistered(const std::shared_ptr<Endpoint>& endpoint, void* data,
+                                     size_t bytes) {
+  return static_cast<EndpointImpl&>(*endpoint).Keep(endpoint, data, bytes);
+}
+
+std::shared_ptr<void> EndpointImpl::Keep(const std::shared_ptr<Endpoint>& self, void* data,
+                                         size_t bytes) {
+  auto* begin = static_cast<std::byte*>(data);
+  bool added = false;
+  driver_.Run([&] { added = registrations_.Add(begin, bytes); });
+  return {data, [this, added, begin, endpoint = std::weak_ptr(self)](void*) {
+            const std::shared_ptr<Endpoint> living = added ? endpoint.lock() : nullptr;
+            if (living != nullptr) driver_.Run([&] { registrations_.Drop(begin); });
+          }};
+}
+
 absl::StatusOr<net::Region> EndpointImpl::Register(int transport, void* data, size_t size) {
-  return transports_[transport]->Register(data, size);
+  return registrations_.Register(*transports_[transport], transport, data, size);
 }
 
 void EndpointImpl::OnAccepted(std::unique_ptr<net::ReceiveLink> link) {

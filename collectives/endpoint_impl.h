@@ -2,11 +2,12 @@
 // operations, in turns that ProgressDriver gives to one thread at a time. What needs no links is in
 // classes of its own:
 //
-//   ProgressDriver  which thread drives
-//   RankDirectory   what is known of the other ranks
-//   GroupRegistry   which groups there are
-//   Priorities      which operation goes first
-//   Recorder        what records and traces say
+//   ProgressDriver     which thread drives
+//   RankDirectory      what is known of the other ranks
+//   GroupRegistry      which groups there are
+//   KeptRegistrations  whose memory stays registered with NICs
+//   Priorities         which operation goes first
+//   Recorder           what records and traces say
 //
 // What is left here works on peers, their links and the operations under way, in files by idea:
 // endpoint.cc opens, endpoint_impl.cc takes turns, membership.cc is about who joins, leaves and
@@ -28,6 +29,7 @@
 
 #include "collectives/endpoint.h"
 #include "collectives/group_registry.h"
+#include "collectives/kept_registrations.h"
 #include "collectives/operation.h"
 #include "collectives/peers.h"
 #include "collectives/planner/forced.h"
@@ -67,8 +69,8 @@ class EndpointImpl final : public Endpoint,
   absl::Status Forget(const std::vector<int>& replaced) override;
   absl::Status Rejoin(const Rejoining& rejoining) override;
   LinkTotals links_made() const override;
-  // The job's epoch (recovery.h): that in which ranks were replaced last, or 0. Groups' ids hold it,
-  // so that no message of an earlier epoch is taken for one of the present.
+  // The job's epoch (recovery.h): that in which ranks were replaced last, or 0. Groups' ids hold
+  // it, so that no message of an earlier epoch is taken for one of the present.
   int64_t epoch() const { return epoch_; }
 
   // ---- For communicators.
@@ -87,9 +89,15 @@ class EndpointImpl final : public Endpoint,
                              const std::vector<int>& kept);
   const planner::Forced& forced() const { return forced_; }
 
+  // keep_registered.h.
+  std::shared_ptr<void> Keep(const std::shared_ptr<Endpoint>& self, void* data, size_t bytes);
+
   // ---- Peers.
   net::SendLink* SendTo(Peer& peer) override;
   absl::StatusOr<net::Region> Register(int transport, void* data, size_t size) override;
+  bool KeepsRegistrations(int transport) const override {
+    return KeptRegistrations::Serves(*transports_[transport]);
+  }
   void Seek(Group& group, int peer, uint32_t tag) override;
   void Offer(Group& group, int peer, uint32_t tag, uint32_t known) override;
 
@@ -169,13 +177,14 @@ class EndpointImpl final : public Endpoint,
 
   // Before links: these go after them.
   std::unique_ptr<net::Transport> transports_[kTransportsMax];  // (d)
+  KeptRegistrations registrations_;                             // (d)
   std::vector<Peer> peers_;                                     // (d), by rank of the job
   std::vector<std::unique_ptr<net::Link>> closed_;              // (d), to be destroyed
   std::vector<std::shared_ptr<Operation>> active_;              // (d), by priority, then start
   std::vector<std::pair<int, std::string>> heard_;              // (d), notices since it began
   std::vector<Peer*> parting_;  // (d), whose link broke, and whom no group has heard of as departed
   Priorities priorities_;       // (d)
-  // This epoch's fillers, counted by tag and peer; its groups that were left; the fillers under way.
+  // This epoch's fillers, counted by tag and peer; its groups that were left; fillers under way.
   std::map<std::pair<uint64_t, Rank>, PostedCount> filled_;  // (d)
   std::map<uint32_t, std::shared_ptr<Group>> left_groups_;   // (d)
   std::vector<Filler> fillers_;                              // (d), go after links

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "net/shm/shared_memory.h"
 
 namespace weft::collectives {
 namespace {
@@ -61,26 +62,52 @@ void Execution::Begin(const Invocation& invocation, Peers& peers) {
   waits_ = plan_->waits;
   progress_.assign(plan_->channels.size(), {});
   left_ = static_cast<uint32_t>(plan_->schedule.steps.size());
-  const size_t scratch_bytes = plan_->schedule.scratch_length * call_.element;
-  if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
-
   bool used[kTransportsMax] = {};
+  bool keeps = false;
   for (const Plan::Channel& channel : plan_->channels) {
-    used[call_.group[static_cast<size_t>(channel.peer)]->transport] = true;
+    const int transport = call_.group[static_cast<size_t>(channel.peer)]->transport;
+    if (!std::exchange(used[transport], true)) keeps |= peers.KeepsRegistrations(transport);
+  }
+  const size_t scratch_bytes = plan_->schedule.scratch_length * call_.element;
+  if (scratch_bytes_ < scratch_bytes) {
+    if (keeps) {
+      scratch_ = net::shm::AllocateMemory(scratch_bytes);
+    } else {
+      auto bytes = std::make_shared_for_overwrite<std::byte[]>(scratch_bytes);
+      scratch_ = {bytes, bytes.get()};
+    }
+    scratch_bytes_ = scratch_ == nullptr ? 0 : scratch_bytes;
+    if (scratch_ == nullptr) {
+      return Fail(absl::ResourceExhaustedError(
+                      absl::StrCat("no memory for ", scratch_bytes, " bytes between steps")),
+                  -1);
+    }
   }
   for (int t = 0; t < kTransportsMax; ++t) {
     if (!used[t]) continue;
-    const std::pair<void*, size_t> buffers[3] = {
-        {const_cast<void*>(call_.input), call_.input_length * call_.element},
-        {call_.output, call_.output_length * call_.element},
-        {scratch_.data(), scratch_bytes}};
-    for (int b = 0; b < 3; ++b) {
-      auto region = peers.Register(t, buffers[b].first, buffers[b].second);
-      if (!region.ok()) return Fail(region.status(), -1);
-      regions_[t][b] = *std::move(region);
-    }
+    if (absl::Status status = Register(t, peers); !status.ok()) return Fail(status, -1);
   }
   for (uint32_t id : plan_->first) RunLocal(id);
+}
+
+absl::Status Execution::Register(int transport, Peers& peers) {
+  const std::pair<void*, size_t> buffers[3] = {
+      {const_cast<void*>(call_.input), call_.input_length * call_.element},
+      {call_.output, call_.output_length * call_.element},
+      {scratch_.get(), plan_->schedule.scratch_length * call_.element}};
+  // The longer one first: the other may be a part of it, which then costs nothing.
+  const int longer = buffers[1].second >= buffers[0].second ? 1 : 0;
+  for (int b : {longer, 1 - longer, 2}) {
+    WEFT_ASSIGN_OR_RETURN(regions_[transport][b],
+                          peers.Register(transport, buffers[b].first, buffers[b].second));
+  }
+  return absl::OkStatus();
+}
+
+void Execution::Rest() {
+  for (auto& of_transport : regions_) {
+    for (net::Region& region : of_transport) region = net::Region();
+  }
 }
 
 std::byte* Execution::At(Place place) const {
@@ -91,7 +118,7 @@ std::byte* Execution::At(Place place) const {
     case Buffer::kOutput:
       return static_cast<std::byte*>(call_.output) + offset;
     case Buffer::kScratch:
-      return const_cast<std::byte*>(scratch_.data()) + offset;
+      return scratch_.get() + offset;
   }
   return nullptr;
 }

@@ -55,8 +55,11 @@ class Execution {
  public:
   explicit Execution(std::shared_ptr<const Plan> plan);
 
-  // Takes the run up to where it needs Advance(). The memory of the last run must be at rest.
+  // Takes the run up to where it needs Advance(). Rest() has ended the last one.
   void Begin(const Invocation& invocation, Peers& peers);
+  // The run is over, and its memory at rest: the caller's buffers may go. They must not stay
+  // registered, as other memory may come to their addresses (net/verbs/memory.h).
+  void Rest();
   // True if anything moved. Stops for good at the first failure. `window`: how many messages to,
   // and from, one peer may be at the transport.
   bool Advance(Peers& peers, uint32_t window = UINT32_MAX);
@@ -80,6 +83,7 @@ class Execution {
   void RunLocal(uint32_t id);
   void Complete(uint32_t id);
   void Fail(absl::Status status, int peer);
+  absl::Status Register(int transport, Peers& peers);
 
   std::shared_ptr<const Plan> plan_;
   Invocation call_;
@@ -87,7 +91,8 @@ class Execution {
   std::vector<Progress> progress_;
   std::unique_ptr<net::Request[]> requests_;
   std::vector<uint32_t> ready_;  // local steps
-  std::vector<std::byte> scratch_;
+  std::shared_ptr<std::byte> scratch_;
+  size_t scratch_bytes_ = 0;
   net::Region regions_[kTransportsMax][3];
   uint32_t left_ = 0;
   absl::Status status_;

@@ -45,7 +45,10 @@ class Peers {
  public:
   virtual ~Peers() = default;
   virtual net::SendLink* SendTo(Peer& peer) = 0;  // connects when there is no link yet
+  // For one operation, or shorter: the region goes when that is over.
   virtual absl::StatusOr<net::Region> Register(int transport, void* data, size_t size) = 0;
+  // Memory of net::shm::AllocateMemory() stays registered there while it lives.
+  virtual bool KeepsRegistrations(int /*transport*/) const { return false; }
   // Notices about receives from any rank (any_source.h); `peer` is a group rank.
   virtual void Seek(Group& group, int peer, uint32_t tag) = 0;
   virtual void Offer(Group& group, int peer, uint32_t tag, uint32_t known) = 0;

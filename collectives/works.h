@@ -68,7 +68,10 @@ class CollectiveWork final : public Operation {
   uint32_t sequence() const override { return sequence_; }
   std::string algorithm() const override { return entry_->choice.ToText(); }
   std::string why() const override { return entry_->choice.why; }
-  void Release() override { entry_->Give(std::move(execution_)); }
+  void Release() override {
+    execution_->Rest();
+    entry_->Give(std::move(execution_));
+  }
   absl::Status Deliver() override {
     return check_ == nullptr ? absl::OkStatus() : check_->Finish();
   }
@@ -112,6 +115,8 @@ class MessageWork final : public Operation {
   bool Needs(int peer) const override;
   PostedCount Posted(int peer) override { return group().any_source.posted(peer, tag_); }
   uint32_t tag() const override { return tag_; }
+  // Whoever holds the work may free its buffer.
+  void Release() override { region_ = net::Region(); }
   std::string Describe() const override;
   std::optional<uint32_t> open_tag() const override {
     return peer_ < 0 ? std::optional<uint32_t>(tag_) : std::nullopt;

@@ -227,7 +227,9 @@ void VerbsSendDataPath::Close(const absl::Status& why) {
 VerbsReceiveDataPath::~VerbsReceiveDataPath() {
   shared_.flush->Cancel(this, absl::CancelledError("the link is closed"));
   wire_.Close();
-  if (staging_keys_ != nullptr) wire_.rails().memory().Release(staging_keys_);
+  if (staging_keys_ != nullptr) {
+    wire_.rails().memory().Release(staging_keys_, staging_.get(), sizeof(Staging));
+  }
 }
 
 std::string VerbsReceiveDataPath::Describe() const {
@@ -292,7 +294,8 @@ void VerbsReceiveDataPath::WriteClears() {
 }
 
 absl::Status VerbsReceiveDataPath::SayWhere(const RegionView& out, EntryHeader* entry) const {
-  const MemoryCache::Entry* memory = wire_.rails().memory().Find(out.data(), out.size());
+  WEFT_ASSIGN_OR_RETURN(const MemoryCache::Entry* memory,
+                        wire_.rails().memory().FindRegistered(out.data(), out.size()));
   if (memory == nullptr && entry->total > kEntryPayloadMax) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a receive of ", entry->total, " bytes into memory that is not registered here"));

@@ -8,14 +8,16 @@ namespace weft::net {
 
 absl::Status EntryRing::Open(bool leads) {
   (leads ? out_slot_ : in_slot_) = SlotBytes(rails_.options().eager_max);
-  const size_t bytes = kRingSlots * (in_slot_ + out_slot_);
+  const size_t bytes = Bytes();
   memory_ = std::make_unique<Line[]>(bytes / sizeof(Line));  // NOLINT
   WEFT_ASSIGN_OR_RETURN(keys_, rails_.memory().Acquire(memory_.get(), bytes, false));
   return absl::OkStatus();
 }
 
 void EntryRing::Close() {
-  if (keys_ != nullptr) rails_.memory().Release(std::exchange(keys_, nullptr));
+  if (keys_ != nullptr) {
+    rails_.memory().Release(std::exchange(keys_, nullptr), memory_.get(), Bytes());
+  }
   memory_.reset();
 }
 

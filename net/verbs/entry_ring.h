@@ -55,6 +55,8 @@ class EntryRing {
     std::array<std::byte, 64> bytes;
   };
 
+  size_t Bytes() const { return kRingSlots * (in_slot_ + out_slot_); }
+
   Rails& rails_;
   // The slots, and behind them the images.
   std::unique_ptr<Line[]> memory_;  // NOLINT: its length is known when it is opened

@@ -40,9 +40,9 @@ VerbsFlush::VerbsFlush(Poller& poller, std::shared_ptr<Rails> rails)
 VerbsFlush::~VerbsFlush() {
   for (Loop& loop : loops_) {
     loop.pair.reset();
-    for (const Read& read : loop.reads) rails_->memory().Release(read.entry);
+    for (const Read& read : loop.reads) rails_->memory().Unpin(read.entry);
   }
-  if (sink_keys_ != nullptr) rails_->memory().Release(sink_keys_);
+  if (sink_keys_ != nullptr) rails_->memory().Release(sink_keys_, sink_.data(), kReadBytes);
 }
 
 void VerbsFlush::Start(const void* owner, const MemoryCache::Entry* entry, const std::byte* where,
@@ -55,7 +55,7 @@ void VerbsFlush::Start(const void* owner, const MemoryCache::Entry* entry, const
     flight.arrivals[i] = (*rails_)[rail].arrivals;
     if (flight.arrivals[i] != entry->flushed[i]) flight.open |= Bit(rail);
   }
-  rails_->memory().AddUser(entry);
+  rails_->memory().Pin(entry);
   flights_.push_back(flight);
   OnTurn(now_);
 }
@@ -129,7 +129,7 @@ absl::Status VerbsFlush::PostRead(int rail, Flight* flight) {
   read.local_key = sink_keys_->keys[i].local_key;
   read.remote = reinterpret_cast<uintptr_t>(flight->where);
   read.remote_key = flight->entry->keys[i].remote_key;
-  rails_->memory().AddUser(flight->entry);
+  rails_->memory().Pin(flight->entry);
   loop.reads.push_back({loop.next++ & RailQueuePair::kNumberMask, flight, flight->entry, now_});
   flight->posted |= Bit(rail);
   return loop.pair->pair().PostRead(read);
@@ -144,7 +144,7 @@ void VerbsFlush::OnCompletion(int rail, bool receive, uint32_t number, const Nic
     const Read read = loop.reads.front();
     loop.reads.pop_front();
     OnRead(rail, read);
-    rails_->memory().Release(read.entry);
+    rails_->memory().Unpin(read.entry);
   }
   WantTurn();
 }
@@ -174,7 +174,7 @@ void VerbsFlush::Lose(int rail, const std::string& why) {
   loop.pair.reset();
   for (const Read& read : std::exchange(loop.reads, {})) {
     if (read.flight != nullptr) read.flight->posted &= ~Bit(rail);
-    rails_->memory().Release(read.entry);
+    rails_->memory().Unpin(read.entry);
   }
   loop.trouble = why;
   loop.retry_at = now_ + kRetryAfter;
@@ -215,7 +215,7 @@ void VerbsFlush::Finish(Flight* flight, const absl::Status& status) {
     }
   }
   flight->request->Finish(status, 0);
-  rails_->memory().Release(flight->entry);
+  rails_->memory().Unpin(flight->entry);
   flights_.remove_if([&](const Flight& one) { return &one == flight; });
 }
 

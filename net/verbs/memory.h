@@ -18,11 +18,14 @@
 
 namespace weft::net {
 
-// Registrations are of whole pages and counted: what lies within one that exists costs nothing, and
-// the last Release() deregisters. Nothing is found longer: without a hook into the allocator, pages
-// that were given back and mapped anew would still be written at their old place. But one that
-// shares pages with another stays valid until that is released as well: Find() may have given its
-// keys for memory of the other, which a device is still at.
+// A registration holds the pages that lay at its addresses when it was made. If the process unmaps
+// them and maps others there, devices go on at the old ones, and nobody is told. So each user of a
+// registration names the bytes that stay mapped until its Release(), and a registration is good for
+// those bytes alone: it is found for them, and shared with who wants pages that they lie on. With
+// its last user it is deregistered (docs/decisions/0017).
+//
+// One whose bytes others use as well stays valid until they are released: Find() may have given its
+// keys for them, by which a device is still at them.
 //
 // A DMA-BUF is registered as it is and shared with nothing but the same stretch of itself: another
 // one may appear at the same address, and descriptors are used again.
@@ -33,12 +36,22 @@ class MemoryCache {
     uint64_t file_system = 0, file = 0, offset = 0;
     friend bool operator==(const DmaBuf&, const DmaBuf&) = default;
   };
-  struct Entry {
+  // Bytes [begin, end).
+  struct Range {
     uintptr_t begin = 0, end = 0;
-    int users = 0;
-    bool is_device = false;                        // this processor does not touch it
-    std::optional<DmaBuf> dma_buf;                 // of device memory; none: by its address
-    std::array<NicMemory, kVerbsRailsMax> keys{};  // by rail
+    bool Holds(const Range& other) const { return begin <= other.begin && other.end <= end; }
+    bool Overlaps(const Range& other) const { return begin < other.end && other.begin < end; }
+    friend bool operator==(const Range&, const Range&) = default;
+  };
+  struct Entry {
+    uintptr_t begin = 0, end = 0;   // what is registered: whole pages, or the DMA-BUF
+    std::vector<Range> users;       // what Acquire() was called for and is not released
+    Range used;                     // holds all of `users` that there have been
+    int pins = 0;                   // Pin()
+    bool is_registered = false;     // else it waits for FindRegistered()
+    bool is_device = false;         // this processor does not touch it
+    std::optional<DmaBuf> dma_buf;  // of device memory; none: by its address
+    std::array<NicMemory, kVerbsRailsMax> keys{};  // by rail; of one that is registered
     // By rail: how many of its arrivals (Rail) the device has certainly seen.
     mutable std::array<uint64_t, kVerbsRailsMax> flushed{};
   };
@@ -47,14 +60,21 @@ class MemoryCache {
   MemoryCache(std::vector<NicDevice*> devices, bool relaxed);
   ~MemoryCache();
 
-  // `relaxed` false: never with relaxed ordering, whatever the cache's setting.
+  // The caller keeps [data, data + size) mapped where it is until Release() of the same. `relaxed`
+  // false: never with relaxed ordering, whatever the cache's setting.
   absl::StatusOr<const Entry*> Acquire(void* data, size_t size, bool relaxed = true);
+  // The same for memory that devices will hardly be at: it is registered if they are to be.
+  absl::StatusOr<const Entry*> AcquireForLater(void* data, size_t size);
   absl::StatusOr<const Entry*> AcquireDevice(const DeviceMemory& memory);
-  void AddUser(const Entry* entry) { ++const_cast<Entry*>(entry)->users; }
-  void Release(const Entry* entry);
-  // The registration that holds all of [data, data + size), of several that begin alike the newest;
-  // null: there is none.
+  void Release(const Entry* entry, const void* data, size_t size);
+  // It stays valid until Unpin(), though its users may release it.
+  void Pin(const Entry* entry) { ++const_cast<Entry*>(entry)->pins; }
+  void Unpin(const Entry* entry);
+  // Of which a user holds all of [data, data + size), of several that begin alike the newest; one
+  // that is registered, if there is one. Null: there is none.
   const Entry* Find(const void* data, size_t size) const;
+  // The same, registered.
+  absl::StatusOr<const Entry*> FindRegistered(const void* data, size_t size);
   bool IsDevice(const void* data, size_t size) const {
     if (device_entries_ == 0) return false;
     const Entry* entry = Find(data, size);
@@ -63,13 +83,20 @@ class MemoryCache {
   size_t registrations() const { return entries_.size(); }  // those that only stay valid as well
 
  private:
+  absl::StatusOr<const Entry*> AcquireHost(const Range& range, bool relaxed, bool for_later);
+  // One that holds `pages` and is good for them, by a user; of host memory, or of a device's that
+  // goes by its address.
+  Entry* FindShareable(const Range& pages, bool is_device) const;
+  const Entry* Add(std::unique_ptr<Entry> entry, const Range& user);
+  absl::Status RegisterHost(Entry& entry, bool relaxed);
   // Registers it on all devices or on none.
   template <typename Register>
-  absl::StatusOr<const Entry*> Add(std::unique_ptr<Entry> entry, const Register& one);
+  absl::Status RegisterOnAll(Entry& entry, const Register& one);
   void Deregister(const Entry& entry, size_t rails);
   // The first that may reach into `begin` and what follows.
   auto FirstAt(uintptr_t begin) { return entries_.lower_bound(begin - std::min(begin, longest_)); }
-  bool IsShared(const Entry& entry);  // with one that has users
+  bool IsNeeded(const Entry& entry);  // by its users or by those of its bytes
+  void DropUnneeded(const Range& pages);
 
   std::vector<NicDevice*> devices_;
   int device_entries_ = 0;  // of device memory

@@ -48,14 +48,14 @@ PairPort::~PairPort() {
   rails_->DropSharedReceives();
   for (RailState& state : states_) {
     for (Slots* slots : {&state.receives, &state.sends}) {
-      if (slots->keys != nullptr) rails_->memory().Release(slots->keys);
+      if (slots->keys != nullptr) rails_->memory().Release(slots->keys, slots->first, slots->bytes);
     }
   }
 }
 
 absl::StatusOr<PairPort::Slots> PairPort::MakeSlots(uint32_t count) {
   Slots out;
-  const size_t bytes = count * slot_bytes_;
+  const size_t bytes = out.bytes = count * slot_bytes_;
   out.memory = std::make_unique_for_overwrite<std::byte[]>(bytes + 64);
   const auto at = reinterpret_cast<uintptr_t>(out.memory.get());
   out.first = out.memory.get() + (64 - at % 64) % 64;

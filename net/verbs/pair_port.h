@@ -81,6 +81,7 @@ class PairPort final : private SharedReceiveUser {
   struct Slots {
     std::unique_ptr<std::byte[]> memory;
     std::byte* first = nullptr;  // aligned to 64
+    size_t bytes = 0;
     const MemoryCache::Entry* keys = nullptr;
   };
   struct RailState {

@@ -69,7 +69,11 @@ absl::Status VerbsTransport::WatchDevices() {
 
 absl::StatusOr<Region> VerbsTransport::Register(void* data, size_t size) {
   if (size == 0) return Region(static_cast<std::byte*>(data), 0, nullptr);  // there is no page
-  WEFT_ASSIGN_OR_RETURN(const MemoryCache::Entry* entry, rails().memory().Acquire(data, size));
+  // What goes eagerly is copied.
+  MemoryCache& memory = rails().memory();
+  WEFT_ASSIGN_OR_RETURN(const MemoryCache::Entry* entry, size <= rails().options().eager_max
+                                                             ? memory.AcquireForLater(data, size)
+                                                             : memory.Acquire(data, size));
   return RegionOf(data, size, entry);
 }
 
@@ -80,8 +84,8 @@ absl::StatusOr<Region> VerbsTransport::RegisterDevice(const DeviceMemory& memory
 
 Region VerbsTransport::RegionOf(void* data, size_t size, const MemoryCache::Entry* entry) {
   return Region(static_cast<std::byte*>(data), size,
-                [rails = std::weak_ptr<Rails>(shared_.rails), entry] {
-                  if (auto there = rails.lock()) there->memory().Release(entry);
+                [rails = std::weak_ptr<Rails>(shared_.rails), entry, data, size] {
+                  if (auto there = rails.lock()) there->memory().Release(entry, data, size);
                 });
 }
 

@@ -241,7 +241,10 @@ absl::Status VerbsWire::Post(uint64_t number, int index) {
   uint64_t bytes = header_bytes + (small ? header->length : 0);
   const auto* image_bytes = reinterpret_cast<const std::byte*>(header);
   if (entry.length > 0) {
-    const MemoryCache::Entry* memory = rails().memory().Find(entry.payload, entry.length);
+    auto found = rails().memory().FindRegistered(entry.payload, entry.length);
+    // Whatever the device's error is, another lane would not help.
+    if (!found.ok()) return absl::ResourceExhaustedError(found.status().message());
+    const MemoryCache::Entry* memory = *found;
     if (memory == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat("a message of ", entry.length,

@@ -15,7 +15,7 @@
 
 namespace weft::collectives {
 
-class MemoryStore final : public Store {
+class MemoryStore : public Store {
  public:
   absl::Status Set(absl::string_view key, absl::string_view value) override {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -3,7 +3,8 @@
 Nothing of it is installed: kernel and a few packages are downloaded by name, once, into
 ~/.cache/weft/roce, and unpacked there. run() boots once, runs one script as the machine's only
 process, and powers off. The programs named come with the shared libraries that they need;
-everything else is busybox, iproute2 and perftest.
+everything else is busybox, iproute2 and perftest. Programs that are more than a file, such as
+Python's, run in the files of this host, which the machine can be given to read.
 """
 
 import gzip
@@ -22,7 +23,7 @@ PACKAGES = ("busybox-static", "kmod", "libkmod2", "perftest", "libibumad3", "lib
 TOOLS = ("dash", "ip", "rdma", "tc", "chrt", "taskset", "timeout")
 PERFTEST = ("ib_write_bw", "ib_send_bw", "ib_write_lat", "ib_send_lat")
 MODULES = ("veth", "crc32_generic", "sch_netem", "sch_tbf", "sch_red", "ib_core", "ib_uverbs",
-           "rdma_ucm", "rdma_rxe")
+           "rdma_ucm", "rdma_rxe", "virtio_pci", "9p", "9pnet_virtio")
 NEEDED = ("qemu-system-x86_64", "cpio", "dpkg-deb", "apt-get", "ldd", *TOOLS)
 MARK = "weft-roce-exit "
 MEMORY_MIB = 1536
@@ -47,16 +48,22 @@ class Unavailable(Exception):
     """Why there can be no such machine here."""
 
 
-def run(script: str, programs: list[pathlib.Path], timeout: float, show=None) -> tuple[int, str]:
+def run(script: str, programs: list[pathlib.Path], timeout: float, show=None,
+        memory_mib: int = MEMORY_MIB, shares_files: bool = False) -> tuple[int, str]:
     """The exit status of `script` and what the machine printed, `show`n line by line as it comes.
 
-    124: not within `timeout` seconds; 125: it did not boot.
+    `shares_files`: the machine can mount this host's, by 9p, read-only, as "host". 124: not within
+    `timeout` seconds; 125: it did not boot.
     """
+    more = ["-m", str(memory_mib)]
+    if shares_files:
+        more += ["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,"
+                            "multidevs=remap"]
     base = prepare()
     work = CACHE / f"run-{os.getpid()}"
     shutil.rmtree(work, ignore_errors=True)
     try:
-        return boot(base, make_overlay(work, script, programs), timeout, show)
+        return boot(base, make_overlay(work, script, programs), timeout, show, more)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -207,11 +214,12 @@ def pack(tree: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
     return to
 
 
-def boot(base: pathlib.Path, overlay: pathlib.Path, timeout: float, show) -> tuple[int, str]:
+def boot(base: pathlib.Path, overlay: pathlib.Path, timeout: float, show,
+         more: list[str]) -> tuple[int, str]:
     initrd = overlay.with_name("initrd")
     whole = pack(base / "tree", overlay.with_name("base.cpio"))
     initrd.write_bytes(whole.read_bytes() + overlay.read_bytes())
-    command = ["qemu-system-x86_64", *accelerator(), "-m", str(MEMORY_MIB), "-smp", "2",
+    command = ["qemu-system-x86_64", *accelerator(), *more, "-smp", "2",
                "-display", "none", "-monitor", "none", "-nic", "none", "-no-reboot",
                "-serial", "stdio", "-kernel", base / "vmlinuz", "-initrd", initrd,
                "-append", "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable"]

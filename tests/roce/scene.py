@@ -49,7 +49,8 @@ perftest() {  # label, program, rail, arguments...
 
 
 def programs(*names: str) -> list[pathlib.Path]:
-    folders = (BIN / "tests", BIN, BIN.parent / "lib", BIN.parent / "lib/scripted")
+    folders = (BIN / "tests", BIN, BIN.parent / "lib", BIN.parent / "lib/scripted",
+               BIN.parent / "lib/scripted/verbs/plugin")
     return [next((folder / name for folder in folders if (folder / name).exists()), BIN / name)
             for name in (*names, "libweft-verbs.so")]
 
@@ -63,10 +64,12 @@ def skip(reason: str) -> None:
     sys.exit(77)
 
 
-def run(text: str, names: tuple[str, ...], limit: float, show=None) -> tuple[list[str], str]:
-    """What is wrong with the run as such, and what it printed. Skips where there can be none."""
+def run(text: str, names: tuple[str, ...], limit: float, show=None,
+        **options) -> tuple[list[str], str]:
+    """What is wrong with the run as such, and what it printed. Skips where there can be none.
+    `options`: of machine.run()."""
     try:
-        status, printed = machine.run(script(text), programs(*names), limit, show)
+        status, printed = machine.run(script(text), programs(*names), limit, show, **options)
     except machine.Unavailable as reason:
         skip(str(reason))
     if status == 0:

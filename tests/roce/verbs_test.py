@@ -3,8 +3,9 @@
 
 What must hold: every byte is right; the suite of all transports passes on real queue pairs, deaths
 of processes included; the UDP source ports on the wire are those that the formula gives for what
-was chosen; NCCL's net plugin keeps every contract; weft-bw link works. Runs with WEFT_ROCE=1
-only, which `tools/dev test roce` sets.
+was chosen; collectives and messages of memory that was mapped anew are right; NCCL's net plugin
+keeps every contract; weft-bw link works. Runs with WEFT_ROCE=1 only, which `tools/dev test roce`
+sets.
 """
 
 import re
@@ -28,6 +29,8 @@ export WEFT_TEST_RDMA=rxe2,rxe3 WEFT_VERBS_TIMEOUT=13 WEFT_VERBS_RETRY_COUNT=6
 timeout 300 verbs_conformance_test --gtest_filter='{SUITE}' > suite.txt 2>&1
 echo "status suite $?"
 unset WEFT_TEST_RDMA
+WEFT_TEST_RDMA=rxe2 timeout 120 registrations_test > registrations.txt 2>&1
+echo "status registrations $?"; shown registrations registrations.txt
 WEFT_TRANSPORT=verbs WEFT_TCP_INTERFACE=m0 WEFT_VERBS_DEVICES==rxe2 host_exec 0 timeout 120 \\
   weft-nccl-harness /lib/libnccl-net-weft.so --versions 11 --requests 300 > harness.txt 2>&1
 echo "status harness $?"; shown harness harness.txt
@@ -70,9 +73,9 @@ def check_ports(text: str) -> list[str]:
 def main() -> int:
     scene.skip_unless_asked()
     names = ("verbs_pair", "roce_ports", "verbs_conformance_test", "weft-nccl-harness",
-             "libnccl-net-weft.so", "weft-bw", "weft-doctor")
+             "libnccl-net-weft.so", "weft-bw", "weft-doctor", "registrations_test")
     problems, text = scene.run(SCRIPT, names, LIMIT_SECONDS)
-    problems += scene.ill(text, "pair.0", "pair.1", "suite", "harness",
+    problems += scene.ill(text, "pair.0", "pair.1", "suite", "registrations", "harness",
                           "link.0", "link.1", "doctor.0", "doctor.1")
     if "data ok" not in scene.rows(text, "pair.0"):
         problems.append("no word that the data was right")

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "collectives/keep_registered.h"
 #include "trainer/device/device.h"
 #include "trainer/memory/memory.h"
 #include "trainer/profile/work_time.h"
@@ -119,6 +120,11 @@ at::Tensor Group::Zeros(int64_t elements, const at::TensorOptions& options) cons
     AddTensorMemory(-bytes);
   };
   return at::from_blob(data, {elements}, std::move(free), type);
+}
+
+std::shared_ptr<void> Group::KeepRegistered(const at::Tensor& tensor) const {
+  if (endpoint_ == nullptr || !tensor.device().is_cpu()) return nullptr;
+  return collectives::KeepRegistered(endpoint_, tensor.data_ptr(), tensor.nbytes());
 }
 
 void Group::SetTrace(Trace* trace, int compute_track, int track) {

@@ -67,6 +67,9 @@ class Group {
   // [elements] of zeroes, which the ranks of this host reduce where they lie (Endpoint::Allocate);
   // ordinary memory in a group of one. Each takes a descriptor: for large buffers that stay.
   at::Tensor Zeros(int64_t elements, const at::TensorOptions& options) const;
+  // A host tensor whose memory stays as it is until the result is gone: NICs have it registered
+  // once, and not for each call. Null where nothing is registered.
+  std::shared_ptr<void> KeepRegistered(const at::Tensor& tensor) const;
 
   // From now on collectives of tensors that go a device's way (device/device.h) are NCCL's; what is
   // agreed upon stays with the communicator. Called by all ranks of the group, which wait for each

@@ -17,6 +17,10 @@ ParameterGatherer::ParameterGatherer(ParameterStore* store, Group* group)
     unit.chunk = spec.chunk;
     unit.is_read_backward = unit.is_read_backward || !absl::StartsWith(spec.name, "embedding.");
   }
+  if (store_.ComesAndGoes()) return;
+  for (const ParameterBucket& bucket : store_.buckets()) {
+    registered_.push_back(group_.KeepRegistered(bucket.values));
+  }
 }
 
 absl::Status ParameterGatherer::Start(int index) {

@@ -10,6 +10,7 @@
 #ifndef WEFT_TRAINER_PARALLEL_PARAMETER_GATHERER_H_
 #define WEFT_TRAINER_PARALLEL_PARAMETER_GATHERER_H_
 
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -55,6 +56,7 @@ class ParameterGatherer {
   Group& group_;
   std::vector<State> states_;
   std::vector<UnitInfo> units_;
+  std::vector<std::shared_ptr<void>> registered_;  // stages 1 and 2: all buckets
 };
 
 }  // namespace weft::train

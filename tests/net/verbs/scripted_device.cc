@@ -303,7 +303,7 @@ class ScriptedDevice final : public NicDevice {
     Lock lock(core_->mutex);
     WEFT_RETURN_IF_ERROR(core_->Call("register", state_));
     if (data == nullptr) return ErrnoStatus(EFAULT, "ibv_reg_mr");
-    return core_->memory.Add(state_, data, size, access.readable, nullptr);
+    return core_->memory.Add(state_, data, size, access.readable);
   }
   absl::StatusOr<NicMemory> RegisterDmaBuf(int fd, uint64_t offset, size_t size, void* data,
                                            const NicAccess& access) override {
@@ -312,7 +312,8 @@ class ScriptedDevice final : public NicDevice {
     void* mapped =
         mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
     if (mapped == MAP_FAILED) return ErrnoStatus(errno, "ibv_reg_dmabuf_mr");
-    return core_->memory.Add(state_, data, size, access.readable, static_cast<std::byte*>(mapped));
+    return core_->memory.AddDmaBuf(state_, data, size, access.readable,
+                                   static_cast<std::byte*>(mapped));
   }
   absl::Status ProbeDmaBuf() override {
     if (state_->options.dma_bufs) return absl::OkStatus();

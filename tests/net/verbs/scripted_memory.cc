@@ -3,14 +3,27 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <utility>
 
 namespace weft::net::scripted {
 
-NicMemory MemoryTable::Add(const DeviceState* device, void* data, size_t size, bool readable,
-                           std::byte* mapped) {
-  const uint32_t key = next_key_++;
+NicMemory MemoryTable::Add(const DeviceState* device, void* data, size_t size, bool readable) {
   const auto begin = reinterpret_cast<uintptr_t>(data);
-  registered_[key] = {device, begin, begin + size, readable, mapped, {}};
+  // A second mapping of the same pages; the kernel makes none of a private mapping.
+  void* pages = mremap(data, 0, size, MREMAP_MAYMOVE);
+  auto* mapped = pages == MAP_FAILED ? nullptr : static_cast<std::byte*>(pages);
+  return Insert({device, begin, begin + size, readable, mapped, false, {}});
+}
+
+NicMemory MemoryTable::AddDmaBuf(const DeviceState* device, void* data, size_t size, bool readable,
+                                 std::byte* mapped) {
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  return Insert({device, begin, begin + size, readable, mapped, true, {}});
+}
+
+NicMemory MemoryTable::Insert(Registered registered) {
+  const uint32_t key = next_key_++;
+  registered_[key] = std::move(registered);
   return NicMemory{key, key, key};
 }
 
@@ -36,7 +49,7 @@ std::byte* MemoryTable::At(uint32_t key, uintptr_t address) {
 
 void MemoryTable::Write(uint32_t key, uintptr_t address, const std::byte* from, size_t bytes) {
   Registered& one = registered_.at(key);
-  if (one.mapped == nullptr) {
+  if (!one.is_dma_buf) {
     std::memcpy(At(key, address), from, bytes);
   } else {
     one.unseen.emplace_back(address - one.begin, std::vector<std::byte>(from, from + bytes));

@@ -6,6 +6,8 @@
 //
 // What it is strict about, as devices are: keys and bounds of memory on both sides, states of queue
 // pairs, receives that are missing, depths of queues. A completion queue that overruns is counted.
+// Registered memory is the pages of that time, if they are of a shared mapping: who unmaps them and
+// maps others at their address does not see what the wire writes, nor send what lies there.
 //
 // A DMA-BUF is memory of another device: any descriptor that can be mapped stands for one, and the
 // address at which it is registered is never touched, so that it may be one at which there is

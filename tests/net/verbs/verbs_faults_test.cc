@@ -80,7 +80,7 @@ TEST(VerbsFaults, MemoryThatCannotBeRegisteredFailsTheLinkOrTheCallByName) {
                ? absl::UnavailableError(absl::StrCat("ibv_reg_mr on ", on, ": no memory"))
                : absl::OkStatus();
   });
-  std::vector<uint8_t> bytes(1000);
+  std::vector<uint8_t> bytes(100'000);  // more than goes eagerly
   auto region = world.a->transport().Register(bytes.data(), bytes.size());
   EXPECT_THAT(std::string(region.status().message()), HasSubstr("ibv_reg_mr on host0_rail0"));
   ASSERT_TRUE(world.Connect());

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,7 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "net/verbs/memory.h"
 #include "tests/net/verbs/gpu_memory.h"
+#include "tests/net/verbs/remapped.h"
 #include "tests/net/verbs/scripted_nic.h"
+#include "tests/net/verbs/world.h"
 
 namespace weft::net {
 namespace {
@@ -19,55 +22,178 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-TEST(VerbsMemory, OverlappingRegistrationsAreCountedAndNoneIsKept) {
+constexpr size_t kPage = 4096;
+
+// A cache with one device, and whole pages.
+class VerbsMemory : public testing::Test {
+ protected:
+  explicit VerbsMemory(size_t pages = 16)
+      : nic_(fabric.MakeNic({ScriptedDeviceOptions{}})), memory_((pages + 1) * kPage) {
+    device_ = *nic_->Open("scripted0");
+    cache_.emplace(std::vector<NicDevice*>{device_.get()}, true);
+    page = memory_.data() + (kPage - reinterpret_cast<uintptr_t>(memory_.data()) % kPage);
+  }
+
   ScriptedFabric fabric;
-  auto nic = fabric.MakeNic({ScriptedDeviceOptions{}});
-  auto device = nic->Open("scripted0");
-  ASSERT_TRUE(device.ok());
-  MemoryCache cache({device->get()}, true);
-  std::vector<uint8_t> bytes(1 << 20);
-  auto whole = cache.Acquire(bytes.data(), bytes.size());
-  auto part = cache.Acquire(bytes.data() + 5000, 100);
+  std::byte* page = nullptr;  // the first of them
+  MemoryCache& cache() { return *cache_; }
+
+ private:
+  std::unique_ptr<Nic> nic_;
+  std::unique_ptr<NicDevice> device_;
+  std::vector<std::byte> memory_;
+  std::optional<MemoryCache> cache_;
+};
+
+TEST_F(VerbsMemory, OverlappingRegistrationsAreCountedAndNoneIsKept) {
+  const size_t bytes = 16 * kPage;
+  auto whole = cache().Acquire(page, bytes);
+  auto part = cache().Acquire(page + 5000, 100);
   ASSERT_TRUE(whole.ok() && part.ok());
   EXPECT_EQ(*whole, *part);
   EXPECT_EQ(fabric.registrations(), 1u);
-  cache.Release(*whole);
-  EXPECT_EQ(cache.Find(bytes.data(), bytes.size()), *part) << "still in use";
-  cache.Release(*part);
-  EXPECT_EQ(cache.Find(bytes.data(), 1), nullptr);
+  cache().Release(*whole, page, bytes);
+  EXPECT_EQ(cache().Find(page + 5000, 100), *part) << "still in use";
+  cache().Release(*part, page + 5000, 100);
+  EXPECT_EQ(cache().Find(page + 5000, 1), nullptr);
   EXPECT_EQ(fabric.registrations(), 0u);
   // A longer one that begins before a shorter one is found past it.
-  auto small = cache.Acquire(bytes.data() + 8192, 10);
-  auto large = cache.Acquire(bytes.data(), bytes.size());
+  auto small = cache().Acquire(page + 8192, 10);
+  auto large = cache().Acquire(page, bytes);
   ASSERT_TRUE(small.ok() && large.ok());
-  EXPECT_EQ(cache.Find(bytes.data() + 500000, 1000), *large);
+  EXPECT_EQ(cache().Find(page + 50000, 1000), *large);
 }
 
-// A device may be at a page by the keys of another registration, which Find() took: it stays valid
-// until the memory that was asked for is released too, and is given to nobody else.
-TEST(VerbsMemory, RegistrationsThatSharePagesStayValidUntilBothAreReleased) {
-  ScriptedFabric fabric;
-  auto nic = fabric.MakeNic({ScriptedDeviceOptions{}});
-  auto device = nic->Open("scripted0");
-  ASSERT_TRUE(device.ok());
-  MemoryCache cache({device->get()}, true);
-  std::vector<std::byte> memory(5 * 4096);
-  std::byte* page = memory.data() + (4096 - reinterpret_cast<uintptr_t>(memory.data()) % 4096);
-  const MemoryCache::Entry* small = *cache.Acquire(page + 100, 200);
-  const MemoryCache::Entry* large = *cache.Acquire(page, 3 * 4096);
+// What its owner has given back may be mapped anew: its registration goes on for who uses another
+// part, but is good for nothing else.
+TEST_F(VerbsMemory, ARegistrationIsGoodForWhatItsUsersHoldAlone) {
+  const MemoryCache::Entry* whole = *cache().Acquire(page, 10 * kPage);
+  const MemoryCache::Entry* part = *cache().Acquire(page + 9 * kPage + 100, 100);
+  ASSERT_EQ(whole, part);
+  cache().Release(whole, page, 10 * kPage);
+  EXPECT_EQ(cache().Find(page + 9 * kPage + 100, 100), part);
+  EXPECT_EQ(cache().Find(page + kPage, 100), nullptr);
+  const MemoryCache::Entry* anew = *cache().Acquire(page, 4 * kPage);
+  EXPECT_NE(anew, whole);
+  EXPECT_EQ(cache().Find(page + kPage, 100), anew);
+  // The page of what is in use has not gone.
+  EXPECT_EQ(*cache().Acquire(page + 9 * kPage + 2000, 100), part);
+}
+
+// Else each operation on what lies beside a link's ring would leave a registration until the end.
+TEST_F(VerbsMemory, NeighboursOnAPageDoNotKeepARegistration) {
+  const MemoryCache::Entry* ring = *cache().Acquire(page, 3 * kPage + 100, false);
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    const MemoryCache::Entry* beside = *cache().Acquire(page + 3 * kPage + 100, 5 * kPage);
+    EXPECT_NE(beside, ring);
+    EXPECT_EQ(fabric.registrations(), 2u);
+    cache().Release(beside, page + 3 * kPage + 100, 5 * kPage);
+    EXPECT_EQ(fabric.registrations(), 1u);
+  }
+}
+
+TEST_F(VerbsMemory, WhatIsForLaterIsRegisteredWhenADeviceIsToBeAtIt) {
+  const MemoryCache::Entry* small = *cache().AcquireForLater(page + 100, 1000);
+  EXPECT_EQ(cache().Find(page + 100, 1000), small);
+  EXPECT_EQ(fabric.registrations(), 0u);
+  fabric.set_on_call([](const std::string& call, const std::string& device) {
+    return call == "register"
+               ? absl::UnavailableError(absl::StrCat("ibv_reg_mr on ", device, ": scripted"))
+               : absl::OkStatus();
+  });
+  EXPECT_THAT(std::string(cache().FindRegistered(page + 100, 1000).status().message()),
+              AllOf(HasSubstr("register 4096 bytes"), HasSubstr("ibv_reg_mr")));
+  fabric.set_on_call(nullptr);
+  EXPECT_EQ(*cache().FindRegistered(page + 100, 1000), small);
+  EXPECT_EQ(*cache().FindRegistered(page + 5000, 1), nullptr);
+  EXPECT_EQ(fabric.registrations(), 1u);
+  cache().Release(small, page + 100, 1000);
+  EXPECT_EQ(fabric.registrations(), 0u);
+  // One that is there is taken before one that would have to be made.
+  cache().AcquireForLater(page + 100, 1000).IgnoreError();
+  const MemoryCache::Entry* large = *cache().Acquire(page, 3 * kPage);
+  EXPECT_EQ(*cache().FindRegistered(page + 100, 1000), large);
+  EXPECT_EQ(fabric.registrations(), 1u);
+}
+
+// A device may be at bytes by the keys of another registration, which Find() took: it stays valid
+// until their user releases them too, and is given to nobody else.
+TEST_F(VerbsMemory, RegistrationsThatShareBytesStayValidUntilBothAreReleased) {
+  const MemoryCache::Entry* small = *cache().Acquire(page + 100, 200);
+  const MemoryCache::Entry* large = *cache().Acquire(page, 3 * kPage);
   ASSERT_NE(small, large);
-  ASSERT_EQ(cache.Find(page + 100, 200), large) << "the newest that holds it";
-  cache.Release(large);
+  ASSERT_EQ(cache().Find(page + 100, 200), large) << "the newest that holds it";
+  cache().Release(large, page, 3 * kPage);
   EXPECT_EQ(fabric.registrations(), 2u);
-  EXPECT_EQ(cache.Find(page + 100, 200), small);
-  EXPECT_EQ(cache.Find(page + 4096, 10), nullptr) << "pages that were given back";
-  const MemoryCache::Entry* again = *cache.Acquire(page + 4096, 4096);
+  EXPECT_EQ(cache().Find(page + 100, 200), small);
+  EXPECT_EQ(cache().Find(page + kPage, 10), nullptr) << "pages that were given back";
+  const MemoryCache::Entry* again = *cache().Acquire(page + kPage, kPage);
   EXPECT_NE(again, large);
   EXPECT_EQ(fabric.registrations(), 3u);
-  cache.Release(small);
-  EXPECT_EQ(fabric.registrations(), 2u) << "the first one still shares a page";
-  cache.Release(again);
+  cache().Release(small, page + 100, 200);
+  EXPECT_EQ(fabric.registrations(), 2u) << "the large one's bytes are in use again";
+  cache().Release(again, page + kPage, kPage);
   EXPECT_EQ(fabric.registrations(), 0u);
+}
+
+// ---- Of a link
+
+// Sends `from` to `to`, whole, each registered for that alone; "" or what went wrong.
+std::string SendOnce(World& world, Remapped& from, Remapped& to, std::byte fill) {
+  Region from_region = *world.a->transport().Register(from.data(), from.size());
+  Region to_region = *world.b->transport().Register(to.data(), to.size());
+  std::memset(from.data(), static_cast<int>(fill), from.size());
+  Request send, receive;
+  if (world.b->accepted->PostReceive({1, 0}, {to_region.view()}, &receive) != Posted::kAccepted ||
+      world.a->out->PostSend({1, 0}, from_region.view(), &send) != Posted::kAccepted) {
+    return "not posted";
+  }
+  if (!world.Until([&] { return send.done() && receive.done(); })) return "not done";
+  if (!send.status().ok() || !receive.status().ok()) return std::string(send.status().message());
+  for (size_t i = 0; i < to.size(); ++i) {
+    if (to.data()[i] != fill)
+      return absl::StrCat("byte ", i, " is ", static_cast<int>(to.data()[i]));
+  }
+  return "";
+}
+
+TEST(VerbsMemoryOfLinks, MessagesGoToAndFromWhatIsMappedWhenTheyAreRegistered) {
+  World world(QuickWorld());
+  ASSERT_TRUE(world.Connect());
+  Remapped from(256 << 10), to(256 << 10);
+  for (int round = 1; round < 4; ++round) {
+    EXPECT_EQ(SendOnce(world, from, to, static_cast<std::byte>(round)), "") << round;
+    from.MapAnew();
+    to.MapAnew();
+  }
+}
+
+// The scripted devices are as real ones are: this is what stale registrations do.
+TEST(VerbsMemoryOfLinks, ARegistrationDoesNotFollowWhatIsMappedAnew) {
+  World world(QuickWorld());
+  ASSERT_TRUE(world.Connect());
+  Remapped from(256 << 10), to(256 << 10);
+  const Region stale = *world.b->transport().Register(to.data(), to.size());
+  to.MapAnew();
+  EXPECT_THAT(SendOnce(world, from, to, std::byte{7}), HasSubstr("byte 0 is 0"));
+}
+
+TEST(VerbsMemoryOfLinks, WhatGoesEagerlyIsNotRegistered) {
+  for (const bool eager : {true, false}) {
+    int registered = 0;
+    WorldOptions options = QuickWorld();
+    options.settings.push_back(eager ? "verbs.eager_max=4KiB" : "verbs.eager_max=0");
+    World world(options);
+    ASSERT_TRUE(world.Connect());
+    for (int turn = 0; turn < 100; ++turn) world.Turn();
+    world.fabric.set_on_call([&](const std::string& call, const std::string&) {
+      registered += call == "register" ? 1 : 0;
+      return absl::OkStatus();
+    });
+    Remapped from(4096), to(4096);
+    EXPECT_EQ(SendOnce(world, from, to, std::byte{1}), "");
+    EXPECT_EQ(registered, eager ? 0 : 4) << "two ends, two devices each";
+  }
 }
 
 // ---- Of GPUs
@@ -121,7 +247,9 @@ TEST_F(GpuRegistrations, AreOfOneOffsetAndNeverOfHostMemory) {
   ASSERT_TRUE(by_address.ok());
   EXPECT_TRUE((*by_address)->is_device);
   EXPECT_EQ(fabric_.registrations(), 4u);
-  for (const auto* entry : {*one, *two, *host, *by_address}) cache_->Release(entry);
+  for (const auto* entry : {*one, *two, *host, *by_address}) {
+    cache_->Release(entry, memory.data(), 4096);
+  }
   EXPECT_EQ(fabric_.registrations(), 0u);
   EXPECT_FALSE(cache_->IsDevice(memory.data(), 1));
 }
