@@ -100,6 +100,11 @@ absl::Status EndpointImpl::Open() {
   if (options_.world_size > 1) {
     WEFT_RETURN_IF_ERROR(AgreeOnSecret());
     WEFT_RETURN_IF_ERROR(OpenTransports());
+    // A plan that cannot be read has been refused by the transports that need it.
+    if (auto planned = planner::PlannedPeers::Load(options_.settings); planned.ok()) {
+      planned_ = *std::move(planned);
+    }
+    own.place.plan = planned_.name();
   }
   const int64_t open_ns = SystemClock::Nanoseconds();
   WEFT_RETURN_IF_ERROR(LearnRanks(std::move(own)));

@@ -33,6 +33,7 @@
 #include "collectives/operation.h"
 #include "collectives/peers.h"
 #include "collectives/planner/forced.h"
+#include "collectives/planner/planned_peers.h"
 #include "collectives/priorities.h"
 #include "collectives/progress_driver.h"
 #include "collectives/rank_directory.h"
@@ -74,6 +75,7 @@ class EndpointImpl final : public Endpoint,
   int64_t epoch() const { return epoch_; }
 
   // ---- For communicators.
+  const planner::PlannedPeers& planned() const { return planned_; }
   absl::Status Join(const std::shared_ptr<Group>& group);  // fills group->peers
   void Start(std::shared_ptr<Operation> operation);
   absl::Status WaitFor(Operation& operation, absl::Duration timeout) {
@@ -197,7 +199,8 @@ class EndpointImpl final : public Endpoint,
   int64_t linger_ns_ = 0;         // (d), until then notices are on their way
 
   GroupRegistry groups_;
-  RankDirectory directory_;  // (c)
+  RankDirectory directory_;        // (c)
+  planner::PlannedPeers planned_;  // (c)
   mutable ProgressDriver driver_{this};
 };
 

@@ -16,8 +16,11 @@ namespace weft::collectives {
 
 using Steps = std::vector<uint32_t>;
 
-// Up to here hosts exchange with all others at once; beyond, round a ring.
-inline constexpr size_t kHostsAtOnce = 4;
+// Whether hosts exchange with all others at once; else round a ring, which takes fewer pairs of
+// hosts: where there are many, or where a plan directory has flows along one.
+inline bool ExchangesAtOnce(const GroupPlace& place) {
+  return place.hosts.size() <= 4 && place.planned_ring.empty();
+}
 
 class Levels {
  public:

@@ -25,15 +25,15 @@ Cost LevelsCost(const CollectiveSpec& spec) {
   switch (spec.kind) {
     case CollectiveKind::kAllReduce: {
       const double passes = 2 * others / hosts;
-      cost.turns_across = place.hosts.size() <= kHostsAtOnce ? 2 * outside : 2 * others;
+      cost.turns_across = ExchangesAtOnce(place) ? 2 * outside : 2 * others;
       cost.turns = 2 * inside + cost.turns_across;
       cost.messages = rounds * (m + rails - 2 + 2 * others);
       cost.elements = part * (m + rails - 2 + passes);
       cost.reduced = part * (m - 1 + passes / 2);
       cost.elements_across = count * passes;
-      if (place.hosts.size() > kHostsAtOnce) cost.elements_beyond = cost.elements_across;
+      if (!ExchangesAtOnce(place)) cost.elements_beyond = cost.elements_across;
       cost.fill = (cost.turns > 2 ? 2 : 0) * chunk;
-      if (place.hosts.size() <= kHostsAtOnce) cost.in_order = std::max(others - 1, 0.0);
+      if (ExchangesAtOnce(place)) cost.in_order = std::max(others - 1, 0.0);
       break;
     }
     case CollectiveKind::kAllGather:

@@ -10,7 +10,7 @@ namespace weft::collectives {
 // inside each host the parts go to everybody.
 RankSchedule LevelsAllReduce(const CollectiveSpec& spec, bool by_switch) {
   Levels levels(spec, by_switch);
-  const Algorithm& outside = levels.place.hosts.size() <= kHostsAtOnce ? kDirect : kRing;
+  const Algorithm& outside = ExchangesAtOnce(levels.place) ? kDirect : kRing;
   std::vector<std::vector<Steps>> given(levels.Rounds());  // by round and rail
   std::vector<Steps> whole(levels.Rounds());
   Pipeline(levels.Rounds(), 3, [&](uint64_t stage, uint64_t round) {

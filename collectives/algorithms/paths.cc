@@ -99,6 +99,13 @@ std::vector<int> RingOrder(const CollectiveSpec& spec, int channel) {
   if (spec.place != nullptr && spec.place->hosts.size() > 1) {
     stations = spec.place->hosts;
     rails = spec.place->ranks_min;
+    if (!spec.place->planned_ring.empty()) {
+      for (size_t i = 0; i < stations.size(); ++i) {
+        stations[i] = spec.place->hosts[static_cast<size_t>(spec.place->planned_ring[i])];
+      }
+      // Every channel keeps to the pairs of hosts with planned flows.
+      rails = spec.channels;
+    }
   } else {
     for (int rank = 0; rank < spec.size; ++rank) stations.push_back({rank});
   }

@@ -34,7 +34,8 @@ int DoubleTreeDepth(int n);  // edges from the root to the deepest node of eithe
 // The ranks in the order in which ring `channel` visits them. With several hosts each is visited
 // once; channels enter and leave a host by different ranks, as far as there are ranks: rails side
 // by side. On one host, and beyond the number of ranks, strides that are coprime to the number
-// of stations give each channel other neighbours.
+// of stations give each channel other neighbours; where a plan directory has flows along a ring of
+// the hosts (GroupPlace::planned_ring), all channels take that one.
 std::vector<int> RingOrder(const CollectiveSpec& spec, int channel);
 
 }  // namespace weft::collectives

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <numeric>
+#include <set>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
@@ -39,18 +41,88 @@ class Numbers {
   std::map<std::string, int> numbers_;
 };
 
+// By host: those to which any of its ranks has planned flows.
+std::vector<std::vector<int>> HostsAlong(absl::Span<const int> host_of, size_t hosts,
+                                         absl::Span<const std::vector<int>> planned) {
+  std::vector<std::set<int>> next(hosts);
+  for (size_t rank = 0; rank < planned.size(); ++rank) {
+    for (int peer : planned[rank]) {
+      const int from = host_of[rank], to = host_of[static_cast<size_t>(peer)];
+      if (from != to) next[static_cast<size_t>(from)].insert(to);
+    }
+  }
+  std::vector<std::vector<int>> out;
+  for (const std::set<int>& one : next) out.emplace_back(one.begin(), one.end());
+  return out;
+}
+
+// The order in which hosts are numbered: by switch, and as they are; or along the ring, if that
+// visits each switch once.
+std::vector<int> OrderOf(absl::Span<const int> switch_of, std::vector<int> ring) {
+  std::vector<int> order(switch_of.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto by_switch = [&](int host) { return switch_of[static_cast<size_t>(host)]; };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return by_switch(a) < by_switch(b); });
+  const int switches = order.empty() ? 0 : by_switch(order.back()) + 1;
+  std::vector<size_t> entries;  // into a switch
+  for (size_t i = 0; i < ring.size(); ++i) {
+    const int before = ring[(i + ring.size() - 1) % ring.size()];
+    if (by_switch(before) != by_switch(ring[i])) entries.push_back(i);
+  }
+  if (ring.empty() || static_cast<int>(std::max<size_t>(entries.size(), 1)) != switches) {
+    return order;
+  }
+  // From the switch of host 0 on.
+  for (size_t entry : entries) {
+    if (by_switch(ring[entry]) != by_switch(0)) continue;
+    std::rotate(ring.begin(), ring.begin() + static_cast<ptrdiff_t>(entry), ring.end());
+    break;
+  }
+  return ring;
+}
+
 }  // namespace
 
+std::vector<int> RingAlong(absl::Span<const std::vector<int>> next) {
+  constexpr int kStepsMost = 100'000;
+  const size_t n = next.size();
+  if (n < 2) return {};
+  std::vector<int> ring = {0};
+  std::vector<size_t> tried = {0};  // by place in the ring: successors that were tried
+  std::vector<bool> is_in(n);
+  is_in[0] = true;
+  for (int step = 0; !ring.empty() && step < kStepsMost; ++step) {
+    const std::vector<int>& options = next[static_cast<size_t>(ring.back())];
+    if (ring.size() == n && std::find(options.begin(), options.end(), 0) != options.end()) {
+      return ring;
+    }
+    if (ring.size() == n || tried.back() == options.size()) {
+      is_in[static_cast<size_t>(ring.back())] = false;
+      ring.pop_back();
+      tried.pop_back();
+      continue;
+    }
+    const int to = options[tried.back()++];
+    if (is_in[static_cast<size_t>(to)]) continue;
+    is_in[static_cast<size_t>(to)] = true;
+    ring.push_back(to);
+    tried.push_back(0);
+  }
+  return {};
+}
+
 std::string ToWord(const RankPlace& place) {
-  return absl::StrFormat("%d,%d,%a,%a,%a,%s", place.numa, place.nics, place.nic_rate,
+  return absl::StrFormat("%d,%d,%a,%a,%a,%s,%s", place.numa, place.nics, place.nic_rate,
                          place.host_rate, place.switch_rate,
-                         absl::BytesToHexString(place.switch_name));
+                         absl::BytesToHexString(place.switch_name),
+                         absl::BytesToHexString(place.plan));
 }
 
 absl::StatusOr<RankPlace> RankPlaceFromWord(absl::string_view word) {
   RankPlace place;
   const std::vector<std::string> parts = absl::StrSplit(word, ',');
-  bool right = parts.size() == 6 && absl::SimpleAtoi(parts[0], &place.numa) &&
+  bool right = parts.size() == 7 && absl::SimpleAtoi(parts[0], &place.numa) &&
                absl::SimpleAtoi(parts[1], &place.nics) && place.nics >= 0;
   double* const rates[] = {&place.nic_rate, &place.host_rate, &place.switch_rate};
   for (size_t i = 0; right && i < 3; ++i) {
@@ -63,39 +135,47 @@ absl::StatusOr<RankPlace> RankPlaceFromWord(absl::string_view word) {
         absl::StrCat("\"", absl::CHexEscape(word), "\" does not say where a rank stands"));
   }
   place.switch_name = absl::HexStringToBytes(parts[5]);
+  place.plan = absl::HexStringToBytes(parts[6]);
   return place;
 }
 
 GroupPlace::GroupPlace(absl::Span<const std::string> host_names)
     : GroupPlace(OnHosts(host_names)) {}
 
-GroupPlace::GroupPlace(absl::Span<const RankPlace> places)
+GroupPlace::GroupPlace(absl::Span<const RankPlace> places,
+                       absl::Span<const std::vector<int>> planned)
     : nics(Least(places, &RankPlace::nics)),
       nic_rate(Least(places, &RankPlace::nic_rate)),
       host_rate(Least(places, &RankPlace::host_rate)),
       switch_rate(Least(places, &RankPlace::switch_rate)) {
   const bool known = std::none_of(places.begin(), places.end(),
                                   [](const RankPlace& place) { return place.switch_name.empty(); });
-  // Hosts in the order of their lowest ranks, then by switch; a host is where its lowest rank is.
+  // Hosts in the order of their lowest ranks; a host is where its lowest rank is.
   Numbers host_numbers, switch_numbers;
-  std::vector<int> first_host;                // by rank
-  std::vector<std::pair<int, int>> switched;  // switch and host
+  std::vector<int> first_host;  // by rank
+  std::vector<int> switch_of_host;
   for (const RankPlace& place : places) {
     first_host.push_back(host_numbers.Of(place.host));
-    if (first_host.back() < static_cast<int>(switched.size())) continue;
-    switched.emplace_back(switch_numbers.Of(known ? place.switch_name : ""), first_host.back());
+    if (first_host.back() < static_cast<int>(switch_of_host.size())) continue;
+    switch_of_host.push_back(switch_numbers.Of(known ? place.switch_name : ""));
   }
-  std::sort(switched.begin(), switched.end());
-  std::vector<int> number(switched.size());
-  for (size_t h = 0; h < switched.size(); ++h) {
-    number[static_cast<size_t>(switched[h].second)] = static_cast<int>(h);
-    const size_t at = static_cast<size_t>(switched[h].first);
-    if (at == switches.size()) switches.emplace_back();
-    switches[at].push_back(static_cast<int>(h));
-    switch_of.push_back(switched[h].first);
-    hosts_max = std::max(hosts_max, static_cast<int>(switches[at].size()));
+  const std::vector<int> ring = RingAlong(HostsAlong(first_host, switch_of_host.size(), planned));
+  const std::vector<int> order = OrderOf(switch_of_host, ring);
+  std::vector<int> number(order.size());
+  for (size_t h = 0; h < order.size(); ++h) {
+    number[static_cast<size_t>(order[h])] = static_cast<int>(h);
+    const int at = switch_of_host[static_cast<size_t>(order[h])];
+    if (h == 0 || at != switch_of_host[static_cast<size_t>(order[h - 1])]) switches.emplace_back();
+    switches.back().push_back(static_cast<int>(h));
+    switch_of.push_back(static_cast<int>(switches.size()) - 1);
+    hosts_max = std::max(hosts_max, static_cast<int>(switches.back().size()));
   }
-  hosts.resize(switched.size());
+  for (int host : ring) planned_ring.push_back(number[static_cast<size_t>(host)]);
+  if (!ring.empty()) {
+    std::rotate(planned_ring.begin(), std::find(planned_ring.begin(), planned_ring.end(), 0),
+                planned_ring.end());
+  }
+  hosts.resize(order.size());
   for (size_t rank = 0; rank < places.size(); ++rank) {
     host.push_back(number[static_cast<size_t>(first_host[rank])]);
     std::vector<int>& ranks = hosts[static_cast<size_t>(host.back())];

@@ -24,6 +24,7 @@ struct RankPlace {
   // Bytes a second: of the host's slowest NIC, of all its NICs, and of all cables from its switch
   // to other switches.
   double nic_rate = 0, host_rate = 0, switch_rate = 0;
+  std::string plan;  // names the flows of the rank's plan directory (planned_peers.h)
 
   bool operator==(const RankPlace&) const = default;
 };
@@ -36,7 +37,11 @@ absl::StatusOr<RankPlace> RankPlaceFromWord(absl::string_view word);
 struct GroupPlace {
   // By group rank. Hosts are numbered by switch, in the order of the switches' lowest ranks, and
   // under a switch in the order of theirs.
-  explicit GroupPlace(absl::Span<const RankPlace> places);
+  // With `planned`, by group rank the group ranks to which a plan directory has flows of it: where
+  // these lead through all hosts and back, hosts are numbered in the order of that ring, if it
+  // visits the hosts of a switch one after the other.
+  explicit GroupPlace(absl::Span<const RankPlace> places,
+                      absl::Span<const std::vector<int>> planned = {});
   // Hosts alone are known, by their names.
   explicit GroupPlace(absl::Span<const std::string> host_names);
 
@@ -45,6 +50,9 @@ struct GroupPlace {
   std::vector<int> local;               // by rank: its index among the ranks of its host
   int ranks_min = 0, ranks_max = 0;     // of a host
   std::vector<int> numa;                // by rank: its node, -1 where it is not known
+
+  // All hosts in the order of a ring of planned flows, from host 0 on; empty: there is none.
+  std::vector<int> planned_ring;
 
   std::vector<std::vector<int>> switches;  // by switch: its hosts; one, where any is not known
   std::vector<int> switch_of;              // by host
@@ -57,6 +65,10 @@ struct GroupPlace {
   // The place of one rank a host: its hosts are the switches.
   GroupPlace OfSwitches() const;
 };
+
+// A ring through all of 0 .. n-1 along `next`, from 0 on; empty: there is none, or none was found in
+// a bounded search.
+std::vector<int> RingAlong(absl::Span<const std::vector<int>> next);
 
 // The spec's place; without one, all ranks on one host.
 GroupPlace PlaceOf(const CollectiveSpec& spec);

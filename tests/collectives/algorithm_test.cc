@@ -8,13 +8,16 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/settings.h"
 #include "collectives/algorithms/paths.h"
+#include "collectives/planner/planned_peers.h"
 #include "collectives/verify.h"
 #include "tests/collectives/schedule_cases.h"
 
@@ -357,13 +360,118 @@ TEST(GroupPlaceTest, HostsOfASwitchFollowEachOtherAndWhatIsNotKnownIsOneSwitch) 
   EXPECT_EQ(GroupPlace(places).switches.size(), 1u);
 }
 
+TEST(GroupPlaceTest, RingsGoAlongAllThatIsLinked) {
+  using Next = std::vector<std::vector<int>>;
+  EXPECT_EQ(RingAlong(Next{{2}, {0}, {1}}), (std::vector<int>{0, 2, 1}));
+  EXPECT_EQ(RingAlong(Next{{1, 2}, {2, 3}, {0, 1}, {0}}), (std::vector<int>{0, 2, 1, 3}));
+  EXPECT_EQ(RingAlong(Next{{1}, {0}, {3}, {2}}), std::vector<int>{}) << "two rings";
+  EXPECT_EQ(RingAlong(Next{{1}, {2}, {}}), std::vector<int>{}) << "no way back";
+  EXPECT_EQ(RingAlong(Next{{}}), std::vector<int>{});
+  // 30 hosts that are all linked but for the one that nothing leads to: the search is bounded.
+  Next many(30);
+  for (int from = 0; from < 30; ++from) {
+    for (int to = 0; to < 29; ++to) {
+      if (to != from) many[static_cast<size_t>(from)].push_back(to);
+    }
+  }
+  EXPECT_EQ(RingAlong(many), std::vector<int>{});
+}
+
+// Four hosts of two ranks, h0 h2 h1 h3 along the plan.
+std::vector<std::vector<int>> ShuffledRing() {
+  std::vector<std::vector<int>> planned(8);
+  const int order[] = {0, 2, 1, 3};
+  for (int i = 0; i < 4; ++i) {
+    const int from = order[i], to = order[(i + 1) % 4];
+    for (int k : {0, 1}) planned[static_cast<size_t>(2 * from + k)] = {2 * to + k};
+  }
+  return planned;
+}
+
+TEST(GroupPlaceTest, HostsAreNumberedAlongAPlannedRing) {
+  std::vector<RankPlace> places(8);
+  for (size_t r = 0; r < 8; ++r) places[r].host = absl::StrCat("h", r / 2);
+  EXPECT_TRUE(GroupPlace(places).planned_ring.empty());
+  const GroupPlace place(places, ShuffledRing());
+  EXPECT_EQ(place.hosts, (std::vector<std::vector<int>>{{0, 1}, {4, 5}, {2, 3}, {6, 7}}));
+  EXPECT_EQ(place.planned_ring, (std::vector<int>{0, 1, 2, 3}));
+  // A ring that comes to a switch twice leaves hosts by switch, and is still known.
+  for (size_t r = 0; r < 8; ++r) places[r].switch_name = r < 4 ? "x" : "y";
+  const GroupPlace switched(places, ShuffledRing());
+  EXPECT_EQ(switched.switches, (std::vector<std::vector<int>>{{0, 1}, {2, 3}}));
+  EXPECT_EQ(switched.hosts, (std::vector<std::vector<int>>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(switched.planned_ring, (std::vector<int>{0, 2, 1, 3}));
+  // One that does not is followed: here from the switch of rank 0 on.
+  for (size_t r = 0; r < 8; ++r) places[r].switch_name = r / 2 == 0 || r / 2 == 3 ? "x" : "y";
+  const GroupPlace contiguous(places, ShuffledRing());
+  EXPECT_EQ(contiguous.switches, (std::vector<std::vector<int>>{{0, 1}, {2, 3}}));
+  EXPECT_EQ(contiguous.hosts, (std::vector<std::vector<int>>{{6, 7}, {0, 1}, {4, 5}, {2, 3}}));
+  EXPECT_EQ(contiguous.planned_ring, (std::vector<int>{0, 1, 2, 3}));
+}
+
+TEST(GroupPlaceTest, RingsSendBetweenHostsAlongThePlanAlone) {
+  std::vector<RankPlace> places(8);
+  for (size_t r = 0; r < 8; ++r) places[r].host = absl::StrCat("h", r / 2);
+  const auto place = std::make_shared<const GroupPlace>(places, ShuffledRing());
+  const std::set<std::pair<int, int>> planned = {{0, 2}, {2, 1}, {1, 3}, {3, 0}};
+  for (const Algorithm* algorithm : {&kRing, &kHierarchical}) {
+    for (CollectiveKind kind :
+         {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+      // Of two levels, the others go from each rank to all hosts.
+      if (algorithm == &kHierarchical && kind != CollectiveKind::kAllReduce) continue;
+      Case built = BuildCase(*algorithm, kind, 8, {.count = 4800, .chunk = 600});
+      for (size_t r = 0; r < built.specs.size(); ++r) {
+        built.specs[r].place = place;
+        built.specs[r].channels = algorithm == &kRing ? 4 : built.specs[r].channels;
+        built.schedules[r] = algorithm->build(built.specs[r]);
+      }
+      SCOPED_TRACE(absl::StrCat(algorithm->name, ": ", built.text));
+      EXPECT_EQ(VerifySchedules(built.specs, built.schedules), absl::OkStatus());
+      int between = 0;
+      for (int rank = 0; rank < 8; ++rank) {
+        for (const Step& step : built.schedules[static_cast<size_t>(rank)].steps) {
+          if (step.kind != StepKind::kSend || step.peer / 2 == rank / 2) continue;
+          ++between;
+          EXPECT_EQ(planned.count({rank / 2, step.peer / 2}), 1U) << rank << " to " << step.peer;
+        }
+      }
+      EXPECT_GT(between, 0);
+      if (algorithm != &kHierarchical) continue;
+      const Cost cost = algorithm->cost(built.specs[0]), counted = Counted(built);
+      EXPECT_EQ(cost.turns, counted.turns);
+      EXPECT_NEAR(cost.elements_across, counted.elements_across, 0.1 * counted.elements_across);
+    }
+  }
+}
+
+TEST(PlannedPeersTest, AGroupGoesByThePlanThatAllItsRanksName) {
+  topology::ConnectionPlanText text;
+  for (const auto& [rank, peer] :
+       {std::pair(3, 5), std::pair(5, 9), std::pair(9, 3), std::pair(9, 4)}) {
+    topology::ConnectionPlanFlow flow;
+    flow.rank = rank, flow.peer = peer;
+    text.flows.push_back(flow);
+  }
+  const planner::PlannedPeers peers(text);
+  std::vector<RankPlace> places(3);
+  for (RankPlace& place : places) place.plan = peers.name();
+  const std::vector<Rank> group = {Rank(9), Rank(3), Rank(5)};
+  EXPECT_EQ(peers.Within(group, places), (std::vector<std::vector<int>>{{1}, {2}, {0}}));
+  places[1].plan = "another";
+  EXPECT_TRUE(peers.Within(group, places).empty());
+  text.flows.pop_back();
+  EXPECT_NE(planner::PlannedPeers(text).name(), peers.name());
+  EXPECT_EQ(planner::PlannedPeers(topology::ConnectionPlanText()).name(), "");
+}
+
 TEST(GroupPlaceTest, ARankPlaceTravelsUnchanged) {
   RankPlace place{.host = "", .numa = 1, .switch_name = "leaf 3", .nics = 8};
   place.nic_rate = 1e10 / 3, place.host_rate = 8e10 / 3, place.switch_rate = 1;
+  place.plan = "0123456789abcdef";
   EXPECT_EQ(*RankPlaceFromWord(ToWord(place)), place);
   EXPECT_EQ(ToWord(place).find(' '), std::string::npos);
   EXPECT_EQ(*RankPlaceFromWord(ToWord(RankPlace{})), RankPlace{});
-  for (const char* wrong : {"", "1,2,3", "1,-2,1,1,1,", "1,2,-1,1,1,", "a,2,1,1,1,"}) {
+  for (const char* wrong : {"", "1,2,3", "1,-2,1,1,1,,", "1,2,-1,1,1,,", "a,2,1,1,1,,"}) {
     EXPECT_EQ(RankPlaceFromWord(wrong).status().code(), absl::StatusCode::kDataLoss) << wrong;
   }
 }
