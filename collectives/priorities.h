@@ -1,10 +1,12 @@
 // Which of the works under way goes first, and how much of the links the others may hold meanwhile.
 //
 // Works of a higher priority are advanced before those of a lower one, and take their chunks to the
-// links first. What a link has accepted it sends in order, so a work must not hand it more than a
-// little at once where a more urgent one may come: a low work never has more than kLowWindow chunks
-// of one peer at its link, and none has more than kYieldingWindow while a more urgent work moves.
-// A work that waits for its peer is not moving, and holds nobody back.
+// links first. What a link has accepted it mostly sends in order, so a collective must not hand it
+// more than a little at once where a more urgent one may come: a low work never has more than
+// kLowWindow chunks of one peer at its link, and none has more than kYieldingWindow while a more
+// urgent work moves. A message is one piece for its link; over tcp and verbs more urgent ones go
+// before the rest of it (net::SendSource). A work that waits for its peer is not moving, and holds
+// nobody back.
 #ifndef WEFT_COLLECTIVES_PRIORITIES_H_
 #define WEFT_COLLECTIVES_PRIORITIES_H_
 

@@ -116,7 +116,8 @@ bool MessageWork::Post(Peers& peers, uint64_t turn) {
   net::Posted posted = net::Posted::kNotYet;
   if (sends_) {
     if (net::SendLink* link = peers.SendTo(peer); link != nullptr) {
-      posted = link->PostSend(key, region_.view(), &request_);
+      posted =
+          link->PostSend(key, {region_.view(), false, static_cast<uint8_t>(priority)}, &request_);
     }
   } else if (peer.receive != nullptr) {
     posted = peer.receive->PostReceive(key, {.out = region_.view()}, &request_);

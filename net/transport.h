@@ -154,12 +154,15 @@ struct ReceiveTarget {
 
 // Where a send takes its bytes from. `warm`: this process has just written them, so that they are
 // in its cache; a transport within a host then copies them itself, which is faster than letting the
-// peer read them.
+// peer read them. `urgency`: over tcp and verbs, pieces of a message that is more urgent go before
+// what is left of others that are under way; messages of one tag still match in their order.
 struct SendSource {
-  SendSource(RegionView view, bool is_warm = false)  // NOLINT: a view is a source
-      : data(view), warm(is_warm) {}
+  SendSource(RegionView view, bool is_warm = false,
+             uint8_t how_urgent = 0)  // NOLINT: a view is one
+      : data(view), warm(is_warm), urgency(how_urgent) {}
   RegionView data;
   bool warm;
+  uint8_t urgency;
 };
 
 // ---- Links

@@ -66,8 +66,8 @@ struct GroupPlace {
   GroupPlace OfSwitches() const;
 };
 
-// A ring through all of 0 .. n-1 along `next`, from 0 on; empty: there is none, or none was found in
-// a bounded search.
+// A ring through all of 0 .. n-1 along `next`, from 0 on; empty: there is none, or a bounded search
+// has found none.
 std::vector<int> RingAlong(absl::Span<const std::vector<int>> next);
 
 // The spec's place; without one, all ranks on one host.

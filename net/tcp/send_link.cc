@@ -53,7 +53,7 @@ Posted SessionSendLink::PostSend(MessageKey key, const SendSource& source, Reque
   if (Refuses(request)) return Posted::kAccepted;
   if (path_takes_posts_) return path_->PostSend(key, source, request);
   if (matching_.IsFull()) return Posted::kNotYet;
-  const SendMatching::Outcome outcome = matching_.Post(key, source.data, request);
+  const SendMatching::Outcome outcome = matching_.Post(key, source, request);
   if (outcome == SendMatching::Outcome::kWaits) session_.NoteAwaiting();
   session_.Follow(outcome);
   return Posted::kAccepted;

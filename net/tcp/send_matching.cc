@@ -14,14 +14,15 @@ constexpr size_t kClearToSendsMax = 1 << 20;
 
 }  // namespace
 
-SendMatching::Outcome SendMatching::Post(const MessageKey& key, const RegionView& data,
+SendMatching::Outcome SendMatching::Post(const MessageKey& key, const SendSource& source,
                                          Request* request) {
   const uint32_t slot = sends_.Acquire();
   sends_[slot] = Send{};
   sends_[slot].key = key;
-  sends_[slot].data = data;
+  sends_[slot].data = source.data;
+  sends_[slot].urgency = source.urgency;
   sends_[slot].request = request;
-  counters_.Post(data.size());
+  counters_.Post(source.data.size());
   request->Begin();
   const auto clear = matcher_.OfferB(key.tag, slot);
   return clear.has_value() ? Match(slot, *clear) : Outcome::kWaits;
@@ -54,7 +55,10 @@ SendMatching::Outcome SendMatching::Match(uint32_t slot, const ClearToSend& clea
   counters_.Match(check_differs || too_long ? 0 : send.data.size());
   if (!check_differs && !too_long) {
     send.receive = clear.receive;
-    active_.push_back(slot);
+    const auto place = std::upper_bound(
+        active_.begin(), active_.end(), send.urgency,
+        [this](uint8_t urgency, uint32_t other) { return urgency > sends_[other].urgency; });
+    active_.insert(place, slot);
     active_bytes_ += send.data.size();
     return Outcome::kMatched;
   }

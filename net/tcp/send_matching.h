@@ -35,7 +35,7 @@ class SendMatching {
       : self_(self), peer_(peer), requests_max_(requests_max), counters_(counters) {}
 
   bool IsFull() const { return sends_.used() >= requests_max_; }  // then no Post()
-  Outcome Post(const MessageKey& key, const RegionView& data, Request* request);
+  Outcome Post(const MessageKey& key, const SendSource& source, Request* request);
   // Whether a frame may be passed to OnClearToSend(); else what is wrong with it.
   absl::Status Admit(const FrameHeader& header) const;
   Outcome OnClearToSend(const FrameHeader& header);
@@ -53,8 +53,8 @@ class SendMatching {
     const Send& send = sends_[active_.front()];
     return {send.receive, send.data.size()};
   }
-  // The next piece, of at most `most` bytes; its payload stays in place until OnSent(its token).
-  // False: none.
+  // The next piece of the most urgent, of at most `most` bytes; its payload stays in place until
+  // OnSent(its token). False: none.
   bool NextData(size_t most, OutFrame* frame);
   void OnSent(uint32_t token);
 
@@ -76,6 +76,7 @@ class SendMatching {
   struct Send {
     MessageKey key;
     RegionView data;
+    uint8_t urgency = 0;
     Request* request = nullptr;  // null: the slot is free
     uint64_t receive = 0;        // the receiver's id, once matched
     size_t next_offset = 0;      // up to here it was given away
@@ -94,8 +95,9 @@ class SendMatching {
   FlowCounters& counters_;
   SlotPool<Send> sends_;
   Matcher<ClearToSend, uint32_t> matcher_;  // and slots of sends
-  std::deque<uint32_t> active_;             // matched sends with something left to give
-  uint64_t active_bytes_ = 0;               // that are left
+  // Matched sends with something left to give: the most urgent first, equal ones as they matched.
+  std::deque<uint32_t> active_;
+  uint64_t active_bytes_ = 0;  // that are left
   FrameHeader mismatch_;
 };
 

@@ -81,7 +81,7 @@ class VerbsSendDataPath final : public SendDataPath, private VerbsWireOwner {
   void OnWireBroken(const absl::Status& why) override { session_.Break(why); }
 
   absl::Status OnClearToSend(const EntryHeader& header);
-  Posted PostOrdinarily(const MessageKey& key, const RegionView& data, Request* request);
+  Posted PostOrdinarily(const MessageKey& key, const SendSource& source, Request* request);
   void Follow(SendMatching::Outcome outcome);
   void SendMismatch(const FrameHeader& frame);
   size_t PieceBytes(const SendMatching::Head& head) const;

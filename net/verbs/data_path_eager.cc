@@ -31,27 +31,27 @@ bool VerbsSendDataPath::MayGoEagerly(const RegionView& data) const {
 
 Posted VerbsSendDataPath::PostSend(const MessageKey& key, const SendSource& source,
                                    Request* request) {
-  if (!MayGoEagerly(source.data)) return PostOrdinarily(key, source.data, request);
+  if (!MayGoEagerly(source.data)) return PostOrdinarily(key, source, request);
   if (source.data.size() > 0 &&
       wire_.rails().memory().IsDevice(source.data.data(), source.data.size())) {
     TurnOrdinary();
-    return PostOrdinarily(key, source.data, request);
+    return PostOrdinarily(key, source, request);
   }
   if (matching_.IsIdle(key.tag) && SendEagerly(key, source.data, request)) {
     matching_.counters().Post(source.data.size());
     wire_.PostAtOnce();
     return Posted::kAccepted;
   }
-  const Posted posted = PostOrdinarily(key, source.data, request);
+  const Posted posted = PostOrdinarily(key, source, request);
   if (posted == Posted::kAccepted) held_tags_.push_back(key.tag), wire_.WakeUp();
   return posted;
 }
 
 // With a clear-to-send.
-Posted VerbsSendDataPath::PostOrdinarily(const MessageKey& key, const RegionView& data,
+Posted VerbsSendDataPath::PostOrdinarily(const MessageKey& key, const SendSource& source,
                                          Request* request) {
   if (matching_.IsFull()) return Posted::kNotYet;
-  const SendMatching::Outcome outcome = matching_.Post(key, data, request);
+  const SendMatching::Outcome outcome = matching_.Post(key, source, request);
   if (outcome == SendMatching::Outcome::kWaits) session_.NoteAwaiting();
   Follow(outcome);
   return Posted::kAccepted;

@@ -187,5 +187,31 @@ TEST(PrioritiesTest, WorksOfAllPrioritiesGiveTheRightResultsBesideEachOther) {
   }
 }
 
+// A pipeline's message comes before what is left of a state that is being copied to another rank.
+TEST(PrioritiesTest, AnUrgentMessageOvertakesALowOneThatIsUnderWay) {
+  for (const char* transport : {"transport=shm", "transport=tcp"}) {
+    RunRanks(2, {transport, "collective.timeout=60s"}, [&](std::shared_ptr<Endpoint> endpoint) {
+      auto world = *Communicator::Create(endpoint, "world", AllRanks(2));
+      constexpr size_t kCount = 32 << 20;  // 128 MiB
+      const bool sends = world->rank() == GroupRank(0);
+      const GroupRank peer(sends ? 1 : 0);
+      std::vector<float> state(kCount, sends ? 1 : 0);
+      world->SetPriority(Priority::kLow);
+      const WorkPtr low = sends ? world->Send(state.data(), kCount * sizeof(float), peer, 4)
+                                : world->Receive(state.data(), kCount * sizeof(float), peer, 4);
+      world->SetPriority(Priority::kHigh);
+      std::vector<int> message(1000, sends ? 7 : 0);
+      const size_t bytes = message.size() * sizeof(int);
+      const WorkPtr high = sends ? world->Send(message.data(), bytes, peer, 5)
+                                 : world->Receive(message.data(), bytes, peer, 5);
+      EXPECT_EQ(high->Wait(), absl::OkStatus());
+      EXPECT_EQ(message.back(), 7);
+      EXPECT_FALSE(low->done()) << transport << ": the message waited for all of the state";
+      EXPECT_EQ(low->Wait(), absl::OkStatus());
+      EXPECT_EQ(state.back(), 1);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace weft::collectives

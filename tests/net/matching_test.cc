@@ -20,8 +20,9 @@ using testing::HasSubstr;
 class MatchingTest : public testing::Test {
  protected:
   RegionView View(size_t bytes) const { return region_.view().Slice(0, bytes); }
-  Outcome Post(uint64_t tag, size_t bytes, Request* request, uint64_t check = 0) {
-    return sends_.Post({tag, check}, View(bytes), request);
+  Outcome Post(uint64_t tag, size_t bytes, Request* request, uint64_t check = 0,
+               uint8_t urgency = 0) {
+    return sends_.Post({tag, check}, {View(bytes), false, urgency}, request);
   }
   // Posts a receive and tells the sending end.
   Outcome Receive(uint64_t tag, size_t bytes, Request* request, uint64_t check = 0) {
@@ -34,7 +35,7 @@ class MatchingTest : public testing::Test {
     return frames;
   }
   void Deliver(const OutFrame& frame) {
-    ASSERT_TRUE(receives_.OnFrame(frame.header).ok());
+    ASSERT_EQ(receives_.OnFrame(frame.header).status(), absl::OkStatus());
     ASSERT_TRUE(receives_.OnFrameDone(frame.header).ok());
     sends_.OnSent(frame.token);
   }
@@ -46,6 +47,28 @@ class MatchingTest : public testing::Test {
   ReceiveMatching receives_{Rank(1), Rank(0), /*requests_max=*/4, received_};
   FrameHeader clear_;
 };
+
+TEST_F(MatchingTest, PiecesOfMoreUrgentMessagesGoBeforeTheRestOfOthers) {
+  std::array<Request, 4> sends, receives;
+  const uint8_t urgencies[] = {0, 2, 1, 2};
+  EXPECT_EQ(Post(0, 160, &sends[0], 0, urgencies[0]), Outcome::kWaits);
+  EXPECT_EQ(Receive(0, 160, &receives[0]), Outcome::kMatched);
+  OutFrame frame;
+  ASSERT_TRUE(sends_.NextData(64, &frame));
+  Deliver(frame);
+  for (uint64_t tag : {1, 2, 3}) {
+    EXPECT_EQ(Post(tag, 80, &sends[tag], 0, urgencies[tag]), Outcome::kWaits);
+    EXPECT_EQ(Receive(tag, 80, &receives[tag]), Outcome::kMatched);
+  }
+  std::vector<std::pair<uint64_t, uint64_t>> order;  // tag and offset
+  for (const OutFrame& one : Take(64)) {
+    order.emplace_back(one.header.tag, one.header.offset);
+    Deliver(one);
+  }
+  EXPECT_EQ(order, (std::vector<std::pair<uint64_t, uint64_t>>{
+                       {1, 0}, {1, 64}, {3, 0}, {3, 64}, {2, 0}, {2, 64}, {0, 64}, {0, 128}}));
+  for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(sends[i].done() && receives[i].done()) << i;
+}
 
 TEST_F(MatchingTest, OfOneTagTheFirstPostedIsTheFirstMatched) {
   std::array<Request, 3> sends, receives;
