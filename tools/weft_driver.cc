@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -40,6 +41,9 @@ namespace {
 
 // How long the driver waits for executors to learn that the job is over.
 constexpr absl::Duration kPartingMost = absl::Seconds(10);
+// How long the store knows which requests of a client that is away it has answered: more than the
+// time for which executors and ranks try to reach it.
+constexpr absl::Duration kSessionLinger = absl::Minutes(5);
 // How long the driver, once the job is over, waits for the site to take its notices.
 constexpr absl::Duration kSitePatience = absl::Minutes(1);
 
@@ -148,6 +152,9 @@ class Program {
       server.listen = options_.listen;
       server.state_dir = options_.state_dir;
       server.core.secret = secret;
+      // An executor that comes back within its patience has its replies, so that nothing is done
+      // twice.
+      server.core.session_linger = std::max(kSessionLinger, 2 * options_.store_patience);
       server.core.description = absl::StrCat("weft-driver pid ", getpid());
       WEFT_ASSIGN_OR_RETURN(server_, collectives::StoreServer::Start(server));
       address_ = server_->address();

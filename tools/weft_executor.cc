@@ -110,6 +110,10 @@ int Main(int argc, char** argv) {
                  "docs/recovery.md); a spare host keeps as many as it would have ranks")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
+  app.add_flag_function(
+      "--relay,!--no-relay", [&run](int64_t given) { run.relay = given > 0; },
+      "serve this host's ranks through a relay, so that the driver's store has two connections of "
+      "a host, and not one of each rank (default: --no-relay)");
   app.add_option("--master-port", run.master_port, "MASTER_PORT of the ranks")
       ->check(CLI::Range(1, 65535))
       ->capture_default_str();

@@ -21,6 +21,10 @@
 namespace weft {
 namespace {
 
+// How long the store knows which requests of a client that is away it has answered: more than the
+// time for which a weft-driver, its executors and their ranks try to reach it.
+constexpr absl::Duration kSessionLinger = absl::Minutes(5);
+
 nlohmann::ordered_json StatusOf(const collectives::StoreServer& server) {
   collectives::StoreServerStatistics s = server.statistics();
   return {{"address", server.address()},
@@ -47,6 +51,7 @@ absl::Status Serve(const std::string& listen, const std::string& memory,
         absl::StrCat("--silence ", silence, " is no duration of 3 s or more; right are 3s, 1m"));
   }
   options.core.description = absl::StrCat("weft-store pid ", getpid());
+  options.core.session_linger = kSessionLinger;
   WEFT_ASSIGN_OR_RETURN(options.core.memory_limit, ParseBytes(memory));
   WEFT_ASSIGN_OR_RETURN(options.core.secret, net::SecretFromEnvironment());
   // Before the server's thread, so that the signals come to sigwait() below.

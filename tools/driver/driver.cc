@@ -30,9 +30,10 @@ absl::Status Replaced(const DriverRecord& by) {
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Open(collectives::Store* store,
                                                      const DriverOptions& options, absl::Time now) {
-  WEFT_ASSIGN_OR_RETURN(std::string before, Read(*store, kStateKey));
-  while (true) {
-    DriverRecord record{.policy = options.policy, .lease = options.lease};
+  OwnRecord own(store, kStateKey);
+  DriverRecord record;
+  WEFT_RETURN_IF_ERROR(own.Take([&](absl::string_view before) -> absl::StatusOr<std::string> {
+    record = {.policy = options.policy, .lease = options.lease};
     if (before.empty()) {
       record.job = NewJob(options.policy, now);
     } else {
@@ -47,13 +48,10 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Open(collectives::Store* store,
       }
     }
     ++record.incarnation;
-    std::string text = ToJson(record);
-    WEFT_ASSIGN_OR_RETURN(std::string held, store->CompareSet(kStateKey, before, text));
-    if (held == text) {
-      return std::unique_ptr<Driver>(new Driver(store, std::move(record), std::move(text)));
-    }
-    before = std::move(held);
-  }
+    record.writer = own.token();
+    return ToJson(record);
+  }));
+  return std::unique_ptr<Driver>(new Driver(store, std::move(own), std::move(record)));
 }
 
 absl::Status Driver::Hear(absl::Time now) {
@@ -197,6 +195,13 @@ absl::StatusOr<std::vector<Action>> Driver::Stop(int exit_status, const std::str
 
 absl::StatusOr<std::vector<Action>> Driver::Commit(const std::vector<Event>& events,
                                                    absl::Time now) {
+  absl::StatusOr<std::vector<Action>> done = TryCommit(events, now);
+  // On what an earlier call has left of which this driver did not learn.
+  return absl::IsFailedPrecondition(done.status()) ? TryCommit(events, now) : done;
+}
+
+absl::StatusOr<std::vector<Action>> Driver::TryCommit(const std::vector<Event>& events,
+                                                      absl::Time now) {
   DriverRecord next = record_;
   std::vector<Action> actions;
   for (const Event& event : events) {
@@ -210,14 +215,17 @@ absl::StatusOr<std::vector<Action>> Driver::Commit(const std::vector<Event>& eve
     next.history.erase(next.history.begin(),
                        next.history.end() - static_cast<ptrdiff_t>(DriverRecord::kHistoryMost));
   }
-  std::string text = ToJson(next);
-  WEFT_ASSIGN_OR_RETURN(const std::string held, store_->CompareSet(kStateKey, text_, text));
-  if (held != text) {
-    WEFT_ASSIGN_OR_RETURN(const DriverRecord by, ParseDriverRecord(held));
+  std::string other;
+  const absl::Status written = own_.Replace(ToJson(next), &other);
+  if (absl::IsAborted(written)) {
+    WEFT_ASSIGN_OR_RETURN(const DriverRecord by, ParseDriverRecord(other));
     return Replaced(by);
   }
+  if (absl::IsFailedPrecondition(written)) {
+    WEFT_ASSIGN_OR_RETURN(record_, ParseDriverRecord(other));
+  }
+  WEFT_RETURN_IF_ERROR(written);
   record_ = std::move(next);
-  text_ = std::move(text);
   return actions;
 }
 

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "collectives/store/store.h"
 #include "tools/driver/decisions.h"
+#include "tools/driver/own_record.h"
 #include "tools/driver/records.h"
 
 namespace weft::driver {
@@ -61,16 +62,18 @@ class Driver {
   bool all_know(absl::Time now) const;
 
  private:
-  Driver(collectives::Store* store, DriverRecord record, std::string text)
-      : store_(store), record_(std::move(record)), text_(std::move(text)) {}
+  Driver(collectives::Store* store, OwnRecord own, DriverRecord record)
+      : store_(store), own_(std::move(own)), record_(std::move(record)) {}
   absl::Status Hear(absl::Time now);
   std::vector<Event> EventsOf(const std::string& host, const Heard& heard, absl::Time now) const;
   bool IsLost(const Heard& heard, absl::Time now) const;
   absl::StatusOr<std::vector<Action>> Commit(const std::vector<Event>& events, absl::Time now);
+  // kFailedPrecondition: nothing is done, and record_ is what an earlier call has left.
+  absl::StatusOr<std::vector<Action>> TryCommit(const std::vector<Event>& events, absl::Time now);
 
   collectives::Store* const store_;
+  OwnRecord own_;
   DriverRecord record_;
-  std::string text_;  // as the store has it
   std::map<std::string, Heard> heard_;
 };
 

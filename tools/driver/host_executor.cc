@@ -19,11 +19,13 @@
 #include "base/status.h"
 #include "collectives/process_end.h"
 #include "collectives/store/client/store_client.h"
+#include "collectives/store/relay/store_relay.h"
 #include "net/secret.h"
 #include "tools/command_line.h"
 #include "tools/driver/host_link.h"
 #include "tools/driver/orders.h"
 #include "tools/run/host_ranks.h"
+#include "tools/run/host_store.h"
 #include "tools/run/observer.h"
 #include "tools/run/rank_environment.h"
 #include "tools/run/rank_process.h"
@@ -76,6 +78,7 @@ class Executor {
   // To the store, and until there is a driver.
   absl::Status Connect() {
     WEFT_ASSIGN_OR_RETURN(const net::JobSecret secret, net::SecretFromEnvironment());
+    secret_ = secret;
     secret_hex_ = net::SecretToHex(secret);
     if (secret == net::JobSecret{}) {
       return absl::InvalidArgumentError(
@@ -119,7 +122,8 @@ class Executor {
     // A spare host would start all ranks of a node at once.
     run.spares = node < 0 && spares_ > 0 ? std::max(spares_, run.ranks) : spares_;
     run.master_addr = MasterAddress();
-    variables_ = run::JobVariables(run, run.store, secret_hex_, run.master_port);
+    variables_ = run::JobVariables(run, relay_ == nullptr ? run.store : relay_->address(),
+                                   secret_hex_, run.master_port);
     host_.Warm(variables_);
   }
 
@@ -244,8 +248,27 @@ class Executor {
     }
   }
 
+  // Between the ranks of `node` and the job's store. The store turns away the relay of an earlier
+  // host of that node, and who still asks through it: all ranks of a node that has another host
+  // are of later generations, and so is the relay.
+  absl::Status ServeRelay(int node) {
+    run::RunOptions run = options_.run;
+    run.node_rank = node;
+    collectives::StoreRelayOptions relay = run::HostRelay(run, "weft-executor", run.store, secret_);
+    for (int local = 0; local < run.ranks; ++local) {
+      const auto rank = static_cast<size_t>(relay.first_rank + local);
+      relay.generation = std::max(relay.generation, record_.job.ranks[rank].generation);
+    }
+    WEFT_ASSIGN_OR_RETURN(relay_, collectives::StoreRelay::Start(relay));
+    return absl::OkStatus();
+  }
+
   void TakeNode(int node) {
     host_.Say(absl::StrCat("this host is node ", node, " of ", record_.policy.nodes));
+    // One rank alone is as good as its relay.
+    if (options_.run.relay.value_or(false) && options_.run.ranks > 1) {
+      if (const absl::Status served = ServeRelay(node); !served.ok()) return GiveUp(served);
+    }
     Prepare(node);
     local_.node = node;
     local_.ranks.assign(static_cast<size_t>(options_.run.ranks), LocalRank{});
@@ -310,6 +333,7 @@ class Executor {
   run::Variables PairVariables(int64_t test, int rank) const {
     run::Variables variables = variables_;
     variables["WEFT_JOB_ID"] = JobBeside(options_.run.job, absl::StrCat(".test-", test));
+    variables["WEFT_STORE"] = options_.run.store;  // a relay serves the ranks' job alone
     variables["RANK"] = variables["GROUP_RANK"] = absl::StrCat(rank);
     variables["WORLD_SIZE"] = "2";
     variables["LOCAL_RANK"] = "0";
@@ -464,6 +488,9 @@ class Executor {
                       .alive = mine.alive,
                       .errors = rank.output->ErrorLines()};
       if (!mine.alive) line.end = collectives::ToText(rank.LastEnd());
+      for (std::string& told : rank.output->RecoveryLines()) {
+        report.recoveries.push_back(std::move(told));
+      }
       line.step = observer_->LastStep(rank.rank);
       const auto view = observer_->view().ranks.find(rank.rank);
       if (view != observer_->view().ranks.end()) {
@@ -478,10 +505,12 @@ class Executor {
 
   ExecutorOptions options_;
   SystemClock clock_;
+  net::JobSecret secret_{};
   std::string secret_hex_;
   std::string agent_, agent_token_;
   int spares_ = 0;  // processes, of a host with a node
   std::unique_ptr<collectives::StoreClient> store_;
+  std::unique_ptr<collectives::StoreRelay> relay_;  // null: ranks ask the store themselves
   run::HostRanks host_;
   std::unique_ptr<HostLink> link_;
   std::unique_ptr<run::Observer> observer_;

@@ -17,7 +17,8 @@ namespace weft::driver {
 
 struct ExecutorOptions {
   // Used are store, job, command, log_dir, output, prefix, bind, grace, settings, spares,
-  // store_patience, master_port, rank_open_files. How many ranks there are, the driver says.
+  // store_patience, master_port, rank_open_files, and relay: the ranks of this host then ask the
+  // store through one connection of the executor's. How many ranks there are, the driver says.
   run::RunOptions run;
   std::string host;                                 // the name that it joins as
   std::string address;                              // where others reach its ranks

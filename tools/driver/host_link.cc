@@ -22,6 +22,7 @@ HostLink::HostLink(collectives::StoreClient* store, std::string host, absl::Dura
     : store_(store),
       host_(std::move(host)),
       period_(period),
+      own_(store, ReportKey(host_)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       contact_(SystemClock().Now()) {}
 
@@ -51,26 +52,18 @@ HostLink::~HostLink() {
 
 // The first report, in the place of an earlier executor's last.
 absl::Status HostLink::Begin() {
-  const std::string key = ReportKey(host_);
-  WEFT_ASSIGN_OR_RETURN(const bool is_there, store_->Check({key}));
-  std::string before;
-  if (is_there) {
-    WEFT_ASSIGN_OR_RETURN(before, store_->Get(key, absl::Seconds(10)));
-  }
-  while (true) {
-    incarnation_ = 1;
+  report_.pid = getpid();
+  report_.writer = own_.token();
+  WEFT_RETURN_IF_ERROR(own_.Take([this](absl::string_view before) -> absl::StatusOr<std::string> {
+    report_.incarnation = 1;
     if (!before.empty()) {
       WEFT_ASSIGN_OR_RETURN(const HostReport earlier, ParseHostReport(before));
-      incarnation_ = earlier.incarnation + 1;
+      report_.incarnation = earlier.incarnation + 1;
     }
-    report_.incarnation = incarnation_;
-    report_.pid = getpid();
-    text_ = ToJson(report_);
-    WEFT_ASSIGN_OR_RETURN(std::string held, store_->CompareSet(key, before, text_));
-    if (held == text_) break;
-    before = std::move(held);
-  }
-  if (is_there) return absl::OkStatus();
+    return ToJson(report_);
+  }));
+  incarnation_ = report_.incarnation;
+  // An earlier executor may have left a report and died before it wrote the name.
   return store_->Append(kHostsKey, absl::StrCat(host_, "\n"));
 }
 
@@ -92,6 +85,7 @@ void HostLink::Beat() {
     }
     const bool is_last = report.over;
     report.incarnation = incarnation_;
+    report.writer = own_.token();
     report.pid = getpid();
     report.beat = ++beat;
     const absl::Time sent = SystemClock().Now();
@@ -108,33 +102,33 @@ void HostLink::Beat() {
     } else if (!absl::IsDeadlineExceeded(status)) {
       lock.unlock();
       return Fail(status);
+    } else {
+      urgent_ = urgent_ || urgent;  // the bell may not have been rung
     }
   }
 }
 
 absl::Status HostLink::Send(const HostReport& report, bool urgent) {
-  std::string text = ToJson(report);
-  WEFT_ASSIGN_OR_RETURN(const std::string held, store_->CompareSet(ReportKey(host_), text_, text));
-  if (held != text) {
+  std::string other;
+  const absl::Status written = own_.ReplaceAny(ToJson(report), &other);
+  if (absl::IsAborted(written)) {
     return absl::AbortedError(absl::StrCat("another executor has joined as ", host_));
   }
-  text_ = std::move(text);
+  WEFT_RETURN_IF_ERROR(written);
   return urgent ? store_->Add(kBellKey, 1).status() : absl::OkStatus();
 }
 
 void HostLink::Watch() {
   int64_t version = 0;
   while (true) {
-    const auto watched = store_->Watch(kStateKey, version, kWatchPatience);
+    auto watched = store_->Watch(kStateKey, version, kWatchPatience);
     if (absl::IsDeadlineExceeded(watched.status())) continue;
     if (!watched.ok()) return Fail(watched.status());
     version = watched->version;
     if (!watched->value.has_value()) continue;
-    absl::StatusOr<DriverRecord> record = ParseDriverRecord(*watched->value);
-    if (!record.ok()) return Fail(record.status());
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      record_ = *std::move(record);
+      record_ = *std::move(watched->value);
     }
     Wake();
   }
@@ -157,8 +151,16 @@ void HostLink::Wake() const {
 std::optional<DriverRecord> HostLink::Take() {
   uint64_t count = 0;
   (void)!read(wake_.get(), &count, sizeof(count));
-  std::lock_guard<std::mutex> lock(mutex_);
-  return std::exchange(record_, std::nullopt);
+  std::optional<std::string> text;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    text = std::exchange(record_, std::nullopt);
+  }
+  if (!text.has_value()) return std::nullopt;
+  absl::StatusOr<DriverRecord> record = ParseDriverRecord(*text);
+  if (record.ok()) return *std::move(record);
+  Fail(record.status());
+  return std::nullopt;
 }
 
 void HostLink::Tell(HostReport report, bool urgent) {

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/file_descriptor.h"
 #include "collectives/store/client/store_client.h"
+#include "tools/driver/own_record.h"
 #include "tools/driver/records.h"
 
 namespace weft::driver {
@@ -54,16 +55,16 @@ class HostLink {
   collectives::StoreClient* const store_;
   const std::string host_;
   const absl::Duration period_;
+  OwnRecord own_;  // the report; of the thread that beats
   int64_t incarnation_ = 0;
   FileDescriptor wake_;
-  std::string text_;  // of the report that the store has; of the thread that beats
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool stop_ = false, urgent_ = false;
   HostReport report_;
-  int64_t told_ = 0, arrived_ = 0;  // counts of what was told
-  std::optional<DriverRecord> record_;
+  int64_t told_ = 0, arrived_ = 0;     // counts of what was told
+  std::optional<std::string> record_;  // read where it is taken: of many in a row only the newest
   absl::Time contact_;
   absl::Status status_;
   std::thread beats_, watches_;

@@ -76,6 +76,8 @@ async function show() {
   const lines = document.createElement('pre');
   lines.textContent = job.history.map(
       line => new Date(line.time * 1000).toISOString() + '  ' + line.text).reverse().join('\n');
+  const recoveries = document.createElement('pre');
+  recoveries.textContent = job.recoveries.slice().reverse().join('\n');
   document.getElementById('job').replaceChildren(
     job.outcome ? 'over: ' + job.outcome.reason : job.replay ? 'replays a step: ' + job.replay
       : job.started ? 'runs' : 'waits for hosts',
@@ -87,7 +89,7 @@ async function show() {
     table(['rank', 'host', 'generation', 'state', 'step', 'last end', 'errors'],
       job.ranks.map(r => [r.rank, r.host, r.generation, r.state, r.step ?? '', r.last_end,
         r.errors.join(' | ')])),
-    lines);
+    recoveries, lines);
 }
 document.getElementById('show').onclick = show;
 document.getElementById('replay').onclick = () => act('/replay', 'Suspend the job, and replay a step?');
@@ -202,6 +204,11 @@ std::string JobJson(const Driver& driver, absl::Time now) {
          {"step", line == nullptr || line->step < 0 ? Json() : Json(line->step)},
          {"last_end", state.last_end},
          {"errors", line == nullptr ? Json::array() : Json(line->errors)}});
+  }
+  // Those of the host that has rank 0 now, and of earlier ones.
+  json["recoveries"] = Json::array();
+  for (const auto& [_, heard] : driver.heard()) {
+    for (const std::string& line : heard.report.recoveries) json["recoveries"].push_back(line);
   }
   json["notices"] = Json::array();
   for (const Notice& notice : job.notices) {

@@ -292,6 +292,7 @@ std::string ToJson(const DriverRecord& record) {
   }
   const Policy& policy = record.policy;
   return Dump({{"incarnation", record.incarnation},
+               {"writer", record.writer},
                {"policy",
                 {{"nodes", policy.nodes},
                  {"ranks_per_node", policy.ranks_per_node},
@@ -311,6 +312,7 @@ absl::StatusOr<DriverRecord> ParseDriverRecord(absl::string_view text) {
   DriverRecord record;
   Reader reader(json, "the driver's record");
   reader.Take("incarnation", record.incarnation);
+  reader.Take("writer", record.writer);
   reader.TakeDuration("lease", record.lease);
   Policy& policy = record.policy;
   Reader members(reader.Part("policy"), "the driver's policy");
@@ -354,6 +356,7 @@ std::string ToJson(const HostReport& report) {
                      {"errors", rank.errors}});
   }
   return Dump({{"incarnation", report.incarnation},
+               {"writer", report.writer},
                {"beat", report.beat},
                {"address", report.address},
                {"rack", report.rack},
@@ -371,7 +374,8 @@ std::string ToJson(const HostReport& report) {
                {"replay", report.replay},
                {"digests", report.digests},
                {"replay_text", report.replay_text},
-               {"findings", report.findings}});
+               {"findings", report.findings},
+               {"recoveries", report.recoveries}});
 }
 
 absl::StatusOr<HostReport> ParseHostReport(absl::string_view text) {
@@ -379,6 +383,7 @@ absl::StatusOr<HostReport> ParseHostReport(absl::string_view text) {
   HostReport report;
   Reader reader(json, "a host's report");
   reader.Take("incarnation", report.incarnation);
+  reader.Take("writer", report.writer);
   reader.Take("beat", report.beat);
   reader.Take("address", report.address);
   reader.Take("rack", report.rack);
@@ -396,6 +401,7 @@ absl::StatusOr<HostReport> ParseHostReport(absl::string_view text) {
   reader.Take("digests", report.digests);
   reader.Take("replay_text", report.replay_text);
   reader.Take("findings", report.findings);
+  reader.Take("recoveries", report.recoveries);
   reader.TakeList("ranks", "a rank's report", report.ranks, [](Reader& members, RankReport& rank) {
     members.Take("rank", rank.rank);
     members.Take("generation", rank.generation);

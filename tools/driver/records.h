@@ -42,6 +42,7 @@ struct DriverRecord {
   static constexpr size_t kHistoryMost = 100;  // lines
 
   int64_t incarnation = 0;  // of the driver that wrote it
+  std::string writer;       // its token (own_record.h)
   Policy policy;
   absl::Duration lease;  // an executor that has not reached the store for so long ends its ranks
   JobState job;
@@ -61,6 +62,7 @@ struct RankReport {
 
 struct HostReport {
   int64_t incarnation = 0;
+  std::string writer;         // the token of the executor that wrote it (own_record.h)
   int64_t beat = 0;           // counts up
   std::string address, rack;  // as of HostState
   std::string agent;          // "host:port" of the pages of its ranks' records; empty: none
@@ -81,6 +83,8 @@ struct HostReport {
   std::vector<std::string> digests;
   std::string replay_text;
   std::vector<std::string> findings;  // of what its ranks record: why the job stands still
+  // What its ranks have written of where the time of recoveries went: on the host of rank 0.
+  std::vector<std::string> recoveries;
 };
 
 std::string ToJson(const DriverRecord& record);

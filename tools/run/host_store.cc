@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,8 @@ absl::Status ServeStore(const RunOptions& options, const net::JobSecret& secret,
   server.listen = options.nodes > 1 ? absl::StrCat(":", port) : host.address;
   server.core.secret = secret;
   server.core.description = absl::StrCat("weft-run pid ", getpid());
+  // A client that comes back within its patience has its replies, so that nothing is done twice.
+  server.core.session_linger = std::max(server.core.session_linger, 2 * options.store_patience);
   WEFT_ASSIGN_OR_RETURN(host.server, collectives::StoreServer::Start(server));
   if (options.nodes == 1) host.address = host.server->address();
   return absl::OkStatus();
@@ -53,19 +56,7 @@ absl::Status ServeRelay(const RunOptions& options, const net::JobSecret& secret,
   tree.host = options.node_rank;
   tree.hosts = options.nodes;
   tree.fan_out = options.fan_out.value_or(collectives::DefaultFanOut(options.nodes));
-  collectives::StoreRelayOptions& relay = tree.relay;
-  relay.up = host.address;
-  relay.secret = secret;
-  relay.name = absl::StrCat("weft-run pid ", getpid());
-  relay.job = options.job.substr(0, collectives::kStoreJobBytesMax);
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  relay.host = name.data();
-  relay.first_rank = options.node_rank * options.ranks;
-  relay.ranks = options.ranks;
-  relay.world = options.ranks * options.nodes;
-  relay.reconnect = options.store_patience;
-  relay.connect_timeout = absl::Minutes(5);  // the root's launcher may start later
+  tree.relay = HostRelay(options, "weft-run", host.address, secret);
   WEFT_ASSIGN_OR_RETURN(host.relays, collectives::StartRelays(tree));
   host.address = host.relays.host->address();
   return absl::OkStatus();
@@ -78,6 +69,24 @@ absl::StatusOr<int> FreePort() {
 }
 
 }  // namespace
+
+collectives::StoreRelayOptions HostRelay(const RunOptions& options, const std::string& program,
+                                         const std::string& up, const net::JobSecret& secret) {
+  collectives::StoreRelayOptions relay;
+  relay.up = up;
+  relay.secret = secret;
+  relay.name = absl::StrCat(program, " pid ", getpid());
+  relay.job = options.job.substr(0, collectives::kStoreJobBytesMax);
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  relay.host = name.data();
+  relay.first_rank = options.node_rank * options.ranks;
+  relay.ranks = options.ranks;
+  relay.world = options.ranks * options.nodes;
+  relay.reconnect = options.store_patience;
+  relay.connect_timeout = absl::Minutes(5);  // the root's launcher may start later
+  return relay;
+}
 
 absl::StatusOr<HostStore> ServeHost(const RunOptions& options) {
   HostStore host;

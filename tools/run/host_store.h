@@ -22,6 +22,10 @@ struct HostStore {
   collectives::StoreRelays relays;
 };
 
+// The relay of one host's ranks to the store at `up`; `program` is for messages: "weft-run".
+collectives::StoreRelayOptions HostRelay(const RunOptions& options, const std::string& program,
+                                         const std::string& up, const net::JobSecret& secret);
+
 // kInvalidArgument: a job of several hosts without a secret.
 absl::StatusOr<HostStore> ServeHost(const RunOptions& options);
 

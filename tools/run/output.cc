@@ -21,6 +21,7 @@ constexpr size_t kCongested = size_t{1} << 20;
 constexpr size_t kWriteBytes = 4096;
 constexpr size_t kTailLines = 10;
 constexpr size_t kErrorLines = 5;
+constexpr size_t kRecoveryLines = 10;
 constexpr size_t kTailLineBytes = 400;
 constexpr size_t kLineBytesMax = size_t{64} << 10;
 
@@ -41,6 +42,11 @@ bool LooksLikeError(absl::string_view line) {
     if (absl::StrContains(lower, word)) return true;
   }
   return false;
+}
+
+bool TellsRecovery(absl::string_view line) {
+  return absl::StartsWith(line, "rank ") && absl::StrContains(line, " is back ") &&
+         absl::StrContains(line, " ms after its end was seen: ");
 }
 
 }  // namespace
@@ -144,6 +150,10 @@ void RankOutput::Line(Stream stream, absl::string_view line) {
   }
   tail_.emplace_back(LastDrawn(line).substr(0, kTailLineBytes));
   if (tail_.size() > kTailLines) tail_.pop_front();
+  if (TellsRecovery(tail_.back())) {
+    recoveries_.push_back(tail_.back());
+    if (recoveries_.size() > kRecoveryLines) recoveries_.pop_front();
+  }
   if (!LooksLikeError(tail_.back())) return;
   errors_.push_back(tail_.back());
   if (errors_.size() > kErrorLines) errors_.pop_front();
@@ -163,6 +173,10 @@ void RankOutput::Finish() {
 
 std::vector<std::string> RankOutput::LastLines() const {
   return std::vector<std::string>(tail_.begin(), tail_.end());
+}
+
+std::vector<std::string> RankOutput::RecoveryLines() const {
+  return std::vector<std::string>(recoveries_.begin(), recoveries_.end());
 }
 
 std::vector<std::string> RankOutput::ErrorLines() const {

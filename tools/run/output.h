@@ -68,7 +68,10 @@ class RankOutput {
   std::vector<std::string> LastLines() const;
   // The last lines that look like errors: with words as "error", "failed", "exception".
   std::vector<std::string> ErrorLines() const;
-  // The lines that come next are another process's.
+  // The last lines that say where the time of a recovery went, as weft-train's first rank writes
+  // them: "rank 2 (generation 1) is back 109 ms after its end was seen: ...".
+  std::vector<std::string> RecoveryLines() const;
+  // The lines that come next are another process's. Those of recoveries are the job's.
   void ForgetLines() {
     tail_.clear();
     errors_.clear();
@@ -82,7 +85,7 @@ class RankOutput {
   std::array<Style, 2> styles_;
   std::array<std::string, 2> partial_;
   FileDescriptor log_;
-  std::deque<std::string> tail_, errors_;
+  std::deque<std::string> tail_, errors_, recoveries_;
 };
 
 }  // namespace weft::run

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/clock.h"
 #include "base/settings.h"
 #include "topology/host/affinity.h"
 
@@ -30,8 +31,8 @@ Variables JobVariables(const RunOptions& options, const std::string& store,
     variables[EnvironmentName(parts.first)] = parts.second;
   }
   // A job in a job: an outer torchrun's store is not ours.
-  for (const char* name :
-       {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "WEFT_RECOVER", "WEFT_LAST_END"}) {
+  for (const char* name : {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "WEFT_RECOVER",
+                           "WEFT_LAST_END", "WEFT_LAST_END_NS", "WEFT_GENERATION_NS"}) {
     variables.erase(name);
   }
   variables["MASTER_ADDR"] = options.master_addr;
@@ -63,6 +64,11 @@ Variables RankVariables(const Variables& job, const RunOptions& options, const R
     if (before != job.end()) (void)absl::SimpleAtoi(before->second, &generation);
     variables["WEFT_GENERATION"] = absl::StrCat(generation + rank.restarts);
     variables["WEFT_LAST_END"] = rank.last_end;
+    // The end of the process before it, which on another host is not known; and now.
+    if (rank.ended > absl::UnixEpoch()) {
+      variables["WEFT_LAST_END_NS"] = absl::StrCat(absl::ToUnixNanos(rank.ended));
+    }
+    variables["WEFT_GENERATION_NS"] = absl::StrCat(SystemClock::Nanoseconds());
   }
   return variables;
 }

@@ -16,6 +16,9 @@ import urllib.request
 
 sys.path.append(str(installed.SOURCE / "tests/tools/run"))
 from processes import until  # noqa: E402
+import torch.distributed.elastic.rendezvous.registry  # noqa: E402, F401 (it loads weft.torch.driver)
+from weft.store import StoreTimeout  # noqa: E402
+from weft.torch.driver import DriverRendezvousHandler  # noqa: E402
 
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 SECRET = "5a" * 32
@@ -141,6 +144,48 @@ class DrivenTorchrunTest(unittest.TestCase):
         self.assertEqual(json.loads(self.call("GET", "/job.json"))["nodes"], ["a", "c"])
         self.assertGreater(here, 0)
         self.finish()
+
+
+class SlowStore:
+    """Keys in memory; the next answer to a compare-and-set does not come in time."""
+
+    def __init__(self):
+        self.values, self.loses_next = {}, False
+
+    def compare_set(self, key, expected, desired):
+        if self.values.get(key, b"") == expected:
+            self.values[key] = desired
+        if self.loses_next:
+            self.loses_next = False
+            raise StoreTimeout("DEADLINE_EXCEEDED", "the store does not answer")
+        return self.values.get(key, expected)
+
+
+class ReportTest(unittest.TestCase):
+    def setUp(self):
+        self.store = SlowStore()
+        self.host = object.__new__(DriverRendezvousHandler)
+        self.host._client, self.host._host, self.host._told = self.store, "a", b""
+        self.host._report = {"writer": "5a" * 16}
+
+    def text(self, beat: int, writer: str | None = None) -> bytes:
+        return json.dumps({"beat": beat, "writer": writer or "5a" * 16}).encode()
+
+    def test_one_that_arrived_without_an_answer_in_time_is_not_taken_for_anothers(self):
+        self.assertTrue(self.host._write(self.text(1)))
+        self.store.loses_next = True
+        with self.assertRaises(StoreTimeout):
+            self.host._write(self.text(2))
+        self.assertEqual(self.store.values["driver/host/a"], self.text(2))
+        self.assertTrue(self.host._write(self.text(3)))
+        self.assertEqual(self.store.values["driver/host/a"], self.text(3))
+
+    def test_one_of_another_process_in_its_place_is_left_there(self):
+        self.assertTrue(self.host._write(self.text(1)))
+        other = self.text(1, "a5" * 16)
+        self.store.values["driver/host/a"] = other
+        self.assertFalse(self.host._write(self.text(2)))
+        self.assertEqual(self.store.values["driver/host/a"], other)
 
 
 if __name__ == "__main__":

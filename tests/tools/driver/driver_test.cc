@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/collectives/memory_store.h"
+#include "tests/tools/driver/slow_store.h"
 #include "tools/driver/orders.h"
 #include "tools/driver/page.h"
 
@@ -286,6 +287,20 @@ TEST_F(DriverTest, AnEarlierDriverChangesNothing) {
   EXPECT_EQ(Open()->job().nodes[0].host, "a");
 }
 
+// The next command must not find the driver's own record and take it for another driver's.
+TEST_F(DriverTest, ACommandWhoseAnswerCameTooLateIsDoneOnceAndTheDriverStays) {
+  SlowStore store;
+  const auto driver = *Driver::Open(&store, options_, now_);
+  store.LoseNext();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(driver->Stop(7, "by hand", now_).status()));
+  const absl::StatusOr<std::vector<Action>> again = driver->Stop(8, "again", now_);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(again->empty());
+  ASSERT_TRUE(driver->job().outcome.has_value());
+  EXPECT_EQ(driver->job().outcome->exit_status, 7);
+  EXPECT_TRUE(driver->Turn(now_).ok());
+}
+
 TEST_F(DriverTest, ADriverForAnotherJobIsRefused) {
   DriverOptions other = options_;
   other.policy.nodes = 3;
@@ -399,8 +414,8 @@ TEST(DriverRecordsTest, WhatIsNoRecordIsRefusedByName) {
     std::string changed = whole;
     for (int n = 0; n < 3; ++n) changed[random() % changed.size()] = static_cast<char>(random());
     (void)ParseDriverRecord(changed);
-    std::string report =
-        ToJson(HostReport{.ranks = {{.rank = 1}}, .digests = {"x"}, .findings = {"x"}});
+    std::string report = ToJson(HostReport{
+        .ranks = {{.rank = 1}}, .digests = {"x"}, .findings = {"x"}, .recoveries = {"x"}});
     report[random() % report.size()] = static_cast<char>(random());
     (void)ParseHostReport(report);
   }

@@ -3,6 +3,7 @@ unbroken run to the bit."""
 
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/bench"))
 from driven_job import PATIENCE, DrivenJob  # noqa: E402
-from processes import program, until  # noqa: E402
+from processes import environment, program, until  # noqa: E402
 from recovery import last_step, losses, prepare  # noqa: E402
 
 STEPS = 160
@@ -53,7 +54,9 @@ class DrivenTrainingTest(unittest.TestCase):
         replay = shlex.join([*train, "--replay"])
         for host in "abc":
             flips = f"{program('weft-fault')} flip -- " if host == "b" else ""
-            self.job.execute(host, "--replay", flips + replay, "--replay-limit", f"{PATIENCE // 2}s",
+            # Ranks of b and c ask the store through relays, those of a themselves.
+            relay = "--no-relay" if host == "a" else "--relay"
+            self.job.execute(host, relay, "--replay", flips + replay, "--replay-limit", f"{PATIENCE // 2}s",
                              command=train)
             if host != "c":
                 self.job.until_said("driver", f"place node {'ab'.index(host)} on {host}")
@@ -75,15 +78,29 @@ class DrivenTrainingTest(unittest.TestCase):
                     if (one["rank"], one["generation"]) == (rank, generation) and one["pid"]]
         return until(found, PATIENCE)[0]
 
+    def has_recovered(self, rank: int) -> bool:
+        """Whether the page has the phases of that rank's first recovery."""
+        wanted = rf"rank {rank} \(generation 1\) is back \d+ ms .*: start \d+, .*first step \d+ ms$"
+        try:
+            told = self.job.state()["recoveries"]
+        except OSError as error:  # the run is over
+            raise AssertionError(self.all_said()) from error
+        return any(re.match(wanted, line) for line in told)
+
     def finish(self):
         self.assertEqual(self.job.driver.wait(PATIENCE), 0, self.all_said())
         self.assertEqual(losses(self.run_folder), self.unbroken)
 
     def test_ranks_are_killed(self):
+        self.assertEqual(environment(self.process_of(0, 0))[b"WEFT_STORE"].decode(),
+                         self.job.address)
+        self.assertTrue(environment(self.process_of(3, 0))[b"WEFT_STORE"].startswith(b"unix:"))
         for rank, step in ((3, 20), (0, 40)):
             self.until_step(step)
             os.kill(self.process_of(rank, 0), signal.SIGKILL)
             self.job.until_said("driver", rf"start rank {rank} \(generation 1\)")
+            # The page has the phases of each recovery, those of earlier processes of rank 0 too.
+            until(lambda: self.has_recovered(3), PATIENCE)
         self.finish()
 
     def test_a_host_is_lost(self):

@@ -17,6 +17,7 @@ there, 300). Installing the wheel registers it, by the entry point torchrun.hand
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -37,7 +38,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
-from weft.store import Client, StoreError
+from weft.store import Client, StoreError, StoreTimeout
 from weft.torch.rendezvous import Store
 
 _DEFAULT_PORT = 29501
@@ -110,10 +111,11 @@ class DriverRendezvousHandler(RendezvousHandler):
                                             "workers of a torchrun are one rank")
         self._lease = self._state["lease"] / 1e6
         self._report = {
-            "incarnation": 1, "beat": 0, "address": address, "rack": rack, "agent": "",
-            "agent_token": "", "pid": os.getpid(), "leaves": False, "over": False, "spares": 0,
-            "bytes": 0, "ranks": [], "test": 0, "passed": False, "test_text": "", "replay": 0,
-            "digests": [], "replay_text": "", "findings": []}
+            "incarnation": 1, "writer": secrets.token_hex(16), "beat": 0, "address": address,
+            "rack": rack, "agent": "", "agent_token": "", "pid": os.getpid(), "leaves": False,
+            "over": False, "spares": 0, "bytes": 0, "ranks": [], "test": 0, "passed": False,
+            "test_text": "", "replay": 0, "digests": [], "replay_text": "", "findings": [],
+            "recoveries": []}
         self._round = None         # generations of all ranks, that the workers run in
         self._node = -1            # of that round
         self._result = None        # of the workers, once they have ended
@@ -270,18 +272,32 @@ class DriverRendezvousHandler(RendezvousHandler):
                 text = json.dumps(self._report).encode()
             sent = time.monotonic()
             try:
-                held = self._client.compare_set(f"driver/host/{self._host}", self._told, text)
+                if not self._write(text):
+                    return self._fail(f"another torchrun has joined as {self._host}")
                 if urgent:
                     self._client.add(_BELL, 1)
+            except StoreTimeout:  # the report is written again, in the place of this one
+                with self._changed:
+                    self._urgent = self._urgent or urgent
+                continue
             except StoreError as error:
                 return self._fail(str(error))
-            if held != text:
-                return self._fail(f"another torchrun has joined as {self._host}")
-            self._told = text
             with self._changed:
                 self._contact = sent
             if last:
                 return None
+
+    def _write(self, text: bytes) -> bool:
+        """Puts a report in the place of this host's last one; False: another's is there. A write
+        that ran out of time may be there as well, which its writer's token tells."""
+        key = f"driver/host/{self._host}"
+        held = self._client.compare_set(key, self._told, text)
+        if held != text and self._report["writer"].encode() in held:
+            held = self._client.compare_set(key, held, text)
+        if held != text:
+            return False
+        self._told = text
+        return True
 
     def _watch(self) -> None:
         version = 0
