@@ -36,9 +36,12 @@
 #include "trainer/files/folder_lock.h"
 #include "trainer/groups/parallel_groups.h"
 #include "trainer/loop/forecast.h"
+#include "trainer/loop/recovery_phases.h"
+#include "trainer/loop/run_data.h"
 #include "trainer/loop/snapshots.h"
 #include "trainer/loop/step_replay.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/loop/warm_up.h"
 #include "trainer/memory/memory.h"
 
 namespace weft::train {
@@ -72,14 +75,6 @@ void KeepMemory() {
   mallopt(M_TOP_PAD, 64 << 20);
 }
 
-// As a spare process: everything that takes time before the first step and needs no rank's place,
-// which is LibTorch, loaded already.
-absl::Status AwaitPlace() {
-  if (!collectives::IsWarmProcess()) return absl::OkStatus();
-  WarmUp();
-  return collectives::AwaitPlace();
-}
-
 int ComputeThreads(const TrainConfig& config, const collectives::JobEnvironment& environment) {
   if (config.threads > 0) return config.threads;
   int threads = 0;
@@ -97,6 +92,9 @@ struct Command {
   bool check = false;
   bool replays = false;
   std::optional<StepReplay> replay;  // during Run
+  RecoveryPhases phases;             // of this process; told by Run
+  RunData data;                      // open once Run, or a spare process, has come so far
+  double peak_flops = 0;
   int ranks = 0;
   int ranks_per_host = 0;
   std::string preset;
@@ -119,6 +117,18 @@ struct Command {
     absl::StatusOr<TrainConfig> config = LoadTrainConfig(config_path, pairs, preset);
     if (!config.ok()) return absl::InvalidArgumentError(config.status().message());
     return config;
+  }
+
+  // A spare process does everything that takes time before the first step and needs no rank's
+  // place, and waits for one. Without one it says nothing, whatever is wrong.
+  absl::Status AwaitPlace() {
+    if (!collectives::IsWarmProcess()) return absl::OkStatus();
+    const absl::StatusOr<TrainConfig> config = Config();
+    if (config.ok()) {
+      // Without a place there is no whole environment; a launcher sets OMP_NUM_THREADS.
+      WarmUp(*config, ComputeThreads(*config, collectives::JobEnvironment()), data).IgnoreError();
+    }
+    return collectives::AwaitPlace();
   }
 
   // --check: everything that can be said before a rank trains.
@@ -188,7 +198,11 @@ struct Command {
       gave_up = absl::IsFailedPrecondition(status);
       return status;
     };
+    options.phases = &phases;
+    options.data = &data;
+    options.peak_flops = &peak_flops;
     WEFT_RETURN_IF_ERROR(recovery.First(patience).status());
+    phases.Note(RecoveryPhase::kMeet);
     while (true) {
       const absl::Status status = RunEpoch(options, join, recovery, job);
       if (status.ok() || !options.recovers ||
@@ -198,6 +212,7 @@ struct Command {
       WEFT_LOG_WARN(status.message(), "; waiting for all ranks to be here again");
       const absl::Status met = recovery.Next(patience, let_go).status();
       if (!met.ok()) return Annotate(met, status.message());
+      phases.Note(RecoveryPhase::kMeet);
       options.resume = options.recovered = true;
       ++options.failures;
     }
@@ -220,6 +235,7 @@ struct Command {
       return is_lost ? absl::UnavailableError(joined.message()) : joined;
     }
     recovery.Joined();
+    phases.Note(RecoveryPhase::kJoin);
     return TrainOnce(options, groups, *job);
   }
 
@@ -356,8 +372,10 @@ int Main(int argc, char** argv) {
   KeepMemory();
   CountTensorMemory();
   RaiseOpenFilesLimit();
-  absl::Status status = AwaitPlace();
+  const bool is_spare = collectives::IsWarmProcess();
+  absl::Status status = command.AwaitPlace();
   if (absl::IsCancelled(status)) return 0;
+  command.phases = RecoveryPhases::FromEnvironment(SystemClock::Nanoseconds(), is_spare);
   HandleSignals();
   if (status.ok()) status = command.check ? command.Check() : command.Run();
   if (status.ok()) return command.missing.empty() ? 0 : 3;

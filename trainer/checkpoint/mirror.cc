@@ -13,6 +13,7 @@
 #include "base/crc32c.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "topology/host/thread_binding.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/writer.h"
 #include "trainer/files/file.h"
@@ -91,7 +92,7 @@ absl::Status CheckpointMirror::Begin(const std::string& path, bool& began) {
   absl::StatusOr<std::shared_ptr<const Source>> source = OpenSource(path);
   began = source.ok();
   if (!began) return before.ok() ? source.status() : before;
-  copying_ = std::async(std::launch::async, [this, source = *std::move(source)] {
+  copying_ = StartUnbound([this, source = *std::move(source)] {
     WEFT_RETURN_IF_ERROR(
         Annotate(Copy(*source, folder_, gives_up_),
                  absl::StrCat("copy step ", source->manifest.step, " to ", folder_)));

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "topology/host/thread_binding.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/run_states.h"
 #include "trainer/checkpoint/writer.h"
@@ -495,21 +496,19 @@ absl::Status RunCheckpoints::Begin(const RunPosition& position, const ParameterS
   std::promise<void> copied;
   copied_ = copied.get_future();
   saving_step_ = position.step;
-  saving_ = std::async(std::launch::async,
-                       [this, position, &parameters, copied = std::move(copied),
-                        beside = SideStream(DeviceOf(parameters))]() mutable -> absl::Status {
-                         if (before_copy_) before_copy_();
-                         std::deque<std::vector<float>> values;
-                         std::vector<BufferPart> parts;
-                         beside.Run([&] { parts = Parts(parameters, values); });
-                         MoveInto(pool_, parts);
-                         const std::string optimizer(parameters.optimizer().name());
-                         copied.set_value();
-                         values.clear();
-                         return local_ ? WriteLocal(position, optimizer, parts)
-                                       : Write(position, optimizer, parts, *groups_.checkpoints,
-                                               saving_failure_);
-                       });
+  saving_ = StartUnbound([this, position, &parameters, copied = std::move(copied),
+                          beside = SideStream(DeviceOf(parameters))]() mutable -> absl::Status {
+    if (before_copy_) before_copy_();
+    std::deque<std::vector<float>> values;
+    std::vector<BufferPart> parts;
+    beside.Run([&] { parts = Parts(parameters, values); });
+    MoveInto(pool_, parts);
+    const std::string optimizer(parameters.optimizer().name());
+    copied.set_value();
+    values.clear();
+    return local_ ? WriteLocal(position, optimizer, parts)
+                  : Write(position, optimizer, parts, *groups_.checkpoints, saving_failure_);
+  });
   return absl::OkStatus();
 }
 
@@ -593,10 +592,9 @@ absl::Status RunCheckpoints::WriteLocal(const RunPosition& position, absl::strin
   // Open before it may be deleted.
   absl::StatusOr<MappedFile> shard = MappedFile::Open(
       absl::StrCat(local_->PathOf(position.step), "/", ShardName(group.rank(), group.size())));
-  local_copying_ = std::async(std::launch::async,
-                              [this, manifest = std::move(manifest), shard = std::move(shard)] {
-                                return CopyToRunFolder(manifest, shard);
-                              });
+  local_copying_ = StartUnbound([this, manifest = std::move(manifest), shard = std::move(shard)] {
+    return CopyToRunFolder(manifest, shard);
+  });
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -199,6 +200,20 @@ void MetricsLog::AppendResumed(int64_t step, absl::string_view from, const ReadT
                                 {"needed_bytes", read.needed_bytes},
                                 {"passed_bytes", read.passed_bytes}};
   Write(row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void MetricsLog::AppendRecovered(int64_t step, const RecoveryPhases& phases) {
+  nlohmann::ordered_json took;
+  for (const auto& [phase, milliseconds] : phases.Milliseconds()) {
+    took[std::string(NameOf(phase))] = std::round(milliseconds * 10) / 10;
+  }
+  const nlohmann::ordered_json row = {{"step", step},
+                                      {"recovered_rank", phases.rank()},
+                                      {"generation", phases.generation()},
+                                      {"spare", phases.is_spare()},
+                                      {"began_ns", phases.begin_ns()},
+                                      {"phases_ms", took}};
+  Write(row.dump());
 }
 
 void MetricsLog::AppendSkipped(int64_t step, absl::string_view reason) {

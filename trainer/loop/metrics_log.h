@@ -14,6 +14,9 @@
 //   (part of all that found no place)
 // and after it, when the checkpoint that was due could not be written:
 //   step, checkpoint_failed (why)
+// and before the first step since a rank was started anew:
+//   step, recovered_rank, generation, spare (whether a spare process took its place), began_ns (the
+//   end of the process before was seen then, CLOCK_MONOTONIC of the rank's host), phases_ms
 #ifndef WEFT_TRAINER_LOOP_METRICS_LOG_H_
 #define WEFT_TRAINER_LOOP_METRICS_LOG_H_
 
@@ -27,6 +30,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/units.h"
+#include "trainer/loop/recovery_phases.h"
 #include "trainer/loop/shared_read.h"
 #include "trainer/loop/step.h"
 #include "trainer/loop/tensorboard.h"
@@ -75,6 +79,7 @@ class MetricsLog {
   void AppendSkipped(int64_t step, absl::string_view reason);
   // `from`: the path of a checkpoint.
   void AppendResumed(int64_t step, absl::string_view from, const ReadTotals& read);
+  void AppendRecovered(int64_t step, const RecoveryPhases& phases);
   // The last try: an error when lines or the picture are missing on the disk.
   absl::Status Finish();
 

@@ -12,8 +12,11 @@
 namespace weft::train {
 
 absl::StatusOr<double> PeakFlops(const TrainConfig& config, const GemmLibraries& libraries,
-                                 at::Device device, Group& group) {
+                                 at::Device device, double known, Group& group) {
   if (config.peak_tflops > 0) return config.peak_tflops * 1e12 * group.size();
+  std::array<double, 2> before = {known, known > 0 ? 1.0 : 0.0};
+  WEFT_RETURN_IF_ERROR(group.Sum(absl::MakeSpan(before)));
+  if (before[1] > 0) return before[0] / before[1];
   const int64_t size = device.is_cpu() ? 1024 : 8192;
   constexpr int64_t kDuration = 200'000'000;  // ns
   const at::TensorOptions options = at::TensorOptions(TypeOf(config.precision)).device(device);

@@ -13,9 +13,10 @@ namespace weft::train {
 
 // FLOP/s of all ranks together: train.peak_tflops each, or measured, a product of two 1024 x 1024
 // matrices (on a GPU 8192 x 8192) in the compute type, repeated by `library` for a fifth of a
-// second on all ranks at once.
+// second on all ranks at once. `known`: what an earlier call in this process has returned, 0: there
+// was none; where a rank knows it, a new one included that others tell it, nothing is measured.
 absl::StatusOr<double> PeakFlops(const TrainConfig& config, const GemmLibraries& libraries,
-                                 at::Device device, Group& group);
+                                 at::Device device, double known, Group& group);
 
 }  // namespace weft::train
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "topology/host/thread_binding.h"
 #include "trainer/device/side_stream.h"
 
 namespace weft::train {
@@ -194,14 +195,13 @@ absl::Status Snapshots::Begin(const RunPosition& position, ParameterSets& parame
   if (keeper_ < 0) WEFT_RETURN_IF_ERROR(Prepare(parameters, groups));
   Pair& pair = PairFor(position.step);
   pair.own.position.step = pair.other.position.step = -1;
-  copying_ = std::async(std::launch::async,
-                        [this, position, &pair, &parameters, &group = *groups.snapshots,
-                         beside = SideStream(DeviceOf(parameters))]() mutable {
-                          if (before_copy_) before_copy_();
-                          beside.Run([&] { Pack(StateOf(parameters), pair.own.state); });
-                          pair.own.position = position;
-                          return Exchange(pair, group, /*sends=*/true, /*receives=*/true);
-                        });
+  copying_ = StartUnbound([this, position, &pair, &parameters, &group = *groups.snapshots,
+                           beside = SideStream(DeviceOf(parameters))]() mutable {
+    if (before_copy_) before_copy_();
+    beside.Run([&] { Pack(StateOf(parameters), pair.own.state); });
+    pair.own.position = position;
+    return Exchange(pair, group, /*sends=*/true, /*receives=*/true);
+  });
   return absl::OkStatus();
 }
 

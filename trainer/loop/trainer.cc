@@ -20,12 +20,11 @@
 #include "base/status.h"
 #include "base/trace.h"
 #include "trainer/data/batch_loader.h"
-#include "trainer/data/dataset_info.h"
-#include "trainer/data/tokenizer.h"
 #include "trainer/device/device.h"
 #include "trainer/files/file.h"
 #include "trainer/loop/checkpoint_saver.h"
 #include "trainer/loop/checkpoints.h"
+#include "trainer/loop/compute_threads.h"
 #include "trainer/loop/export.h"
 #include "trainer/loop/forecast.h"
 #include "trainer/loop/generate.h"
@@ -84,17 +83,23 @@ class Run {
     WEFT_RETURN_IF_ERROR(group_.Agree(OpenData()));
     WEFT_RETURN_IF_ERROR(memory_.Check());
     WEFT_RETURN_IF_ERROR(group_.Agree(MakeStepper()));
+    Note(RecoveryPhase::kBuild);
     stepper_->set_before_update([this] { return FinishCopies(); });
     WEFT_RETURN_IF_ERROR(Restore());
+    Note(RecoveryPhase::kState);
     WEFT_ASSIGN_OR_RETURN(gemm_, Choose(TrialOf::kGemm, config_, position_.gemm, group_));
     WEFT_ASSIGN_OR_RETURN(attention_,
                           Choose(TrialOf::kAttention, config_, position_.attention, group_));
     stepper_->SetLibraries(gemm_.libraries, attention_.libraries.all());
     position_.gemm = gemm_.libraries.ToText();
     position_.attention = attention_.libraries.ToText();
-    WEFT_ASSIGN_OR_RETURN(peak_flops_, PeakFlops(config_, gemm_.libraries, device_, group_));
+    double* const known = options_.peak_flops;
+    WEFT_ASSIGN_OR_RETURN(peak_flops_, PeakFlops(config_, gemm_.libraries, device_,
+                                                 known != nullptr ? *known : 0, group_));
+    if (known != nullptr) *known = peak_flops_;
     WEFT_RETURN_IF_ERROR(group_.Agree(PrepareFolder()));
     WEFT_RETURN_IF_ERROR(StartLoader());
+    WEFT_RETURN_IF_ERROR(BindThreads());
     if (is_first()) PrintStart();
     ForgetTensorPeak();
     WEFT_ASSIGN_OR_RETURN(bool stopped, Loop());
@@ -131,25 +136,9 @@ class Run {
   }
 
   absl::Status OpenData() {
-    WEFT_ASSIGN_OR_RETURN(info_, ReadDatasetInfo(config_.data_prefix));
-    config_.model.vocabulary = info_.vocab_size;
-    auto open = [&](const char* part, SampleOrder order) {
-      return SampleStream::Open(config_.data_prefix + part, config_.model.sequence, config_.seed,
-                                order, info_.vocab_size);
-    };
-    WEFT_ASSIGN_OR_RETURN(training_, open("_train", SampleOrder::kShuffled));
-    WEFT_ASSIGN_OR_RETURN(validation_, open("_valid", SampleOrder::kSequential));
-    return is_first() ? OpenTokenizer() : absl::OkStatus();
-  }
-
-  // Needed at the end only, but a run that is to fail for it fails at once.
-  absl::Status OpenTokenizer() {
-    WEFT_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(info_.tokenizer));
-    if (tokenizer_->vocab_size() <= info_.vocab_size) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
-        config_.data_prefix, ".json: 'vocab_size' is ", info_.vocab_size, ", but its tokenizer ",
-        info_.tokenizer, " has ", tokenizer_->vocab_size(),
-        " tokens; run weft-data prepare again, or name the tokenizer that made the data"));
+    WEFT_RETURN_IF_ERROR(data_.Open(options_.config, is_first()));
+    config_.model.vocabulary = data_.info.vocab_size;
+    return absl::OkStatus();
   }
 
   absl::Status MakeStepper() {
@@ -200,7 +189,7 @@ class Run {
       WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("schedule.svg"), schedule));
     }
     WEFT_ASSIGN_OR_RETURN(metrics_, MetricsLog::Open(options_.run_dir, position_.step,
-                                                     info_.unigram_loss, config_.tensorboard));
+                                                     data_.info.unigram_loss, config_.tensorboard));
     progress_ = std::make_unique<Progress>(config_, position_.step);
     saver_.TellTo(*metrics_, *progress_);
     return absl::OkStatus();
@@ -208,13 +197,21 @@ class Run {
 
   absl::Status StartLoader() {
     absl::StatusOr<std::unique_ptr<BatchLoader>> loader =
-        BatchLoader::Start(training_, {.global_batch = config_.global_batch,
-                                       .rank = groups_.replica,
-                                       .world_size = stepper_->plan().sizes.data,
-                                       .start_sample = position_.samples,
-                                       .prefetch = config_.data_prefetch});
+        BatchLoader::Start(data_.training, {.global_batch = config_.global_batch,
+                                            .rank = groups_.replica,
+                                            .world_size = stepper_->plan().sizes.data,
+                                            .start_sample = position_.samples,
+                                            .prefetch = config_.data_prefetch});
     if (loader.ok()) loader_ = *std::move(loader);
     return group_.Agree(loader.status());
+  }
+
+  // After the threads in the background have started: they would inherit this thread's core.
+  absl::Status BindThreads() {
+    if (!device_.is_cpu()) return absl::OkStatus();
+    WEFT_ASSIGN_OR_RETURN(ComputeThreads threads, ComputeThreads::Bind(groups_, options_.threads));
+    threads_.emplace(std::move(threads));
+    return absl::OkStatus();
   }
 
   void PrintStart() {
@@ -233,6 +230,7 @@ class Run {
         static_cast<double>(ElementCount(GptParameters(config_.model))) / 1e6, group_.size(),
         DescribeLayout(), options_.threads, NameOf(config_.precision), DescribeDevice(device_),
         gemm_.description, attention_.description, peak_flops_ / 1e9));
+    if (threads_) progress_->Note(absl::StrCat("compute threads ", threads_->description()));
     for (const KernelRates& row : gemm_.rates) {
       progress_->Note(absl::StrFormat("product %-22s  weft %4.0f, aten %4.0f GFLOP/s", row.name,
                                       row.weft / 1e9, row.aten / 1e9));
@@ -285,6 +283,7 @@ class Run {
       double seconds = static_cast<double>(end - start) * 1e-9;
       const StepCost cost{seconds, TakeWorkSeconds(), MinorFaults() - faults};
       RecordStep(step, result, start, end);
+      if (std::exchange(tells_phases_, false)) WEFT_RETURN_IF_ERROR(TellPhases(step));
       position_ = {step, loader_->position(), stepper_->loss_scale().ToText(), position_.gemm,
                    position_.attention};
       WEFT_RETURN_IF_ERROR(AfterStep(result, cost));
@@ -299,6 +298,26 @@ class Run {
       }
     }
     return false;
+  }
+
+  void Note(RecoveryPhase phase) {
+    if (options_.phases != nullptr) options_.phases->Note(phase);
+  }
+
+  // After the first step since some rank was started anew: rank 0 says where the time went.
+  absl::Status TellPhases(int64_t step) {
+    Note(RecoveryPhase::kFirstStep);
+    const bool has_phases = options_.phases != nullptr && options_.phases->is_pending();
+    WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                          group_.Gather(has_phases ? options_.phases->ToText() : ""));
+    if (has_phases) options_.phases->Done();
+    for (const std::string& text : texts) {
+      if (!is_first() || text.empty()) continue;
+      WEFT_ASSIGN_OR_RETURN(const RecoveryPhases phases, RecoveryPhases::FromText(text));
+      progress_->Note(phases.Sentence());
+      metrics_->AppendRecovered(step, phases);
+    }
+    return absl::OkStatus();
   }
 
   // A step that was left out has no loss; the rest of it is as of any other.
@@ -395,8 +414,8 @@ class Run {
   }
 
   absl::StatusOr<double> Validate() {
-    int64_t whole = validation_->samples_per_epoch() / config_.global_batch;
-    return stepper_->Validate(*validation_,
+    int64_t whole = data_.validation->samples_per_epoch() / config_.global_batch;
+    return stepper_->Validate(*data_.validation,
                               std::clamp<int64_t>(whole, 1, config_.validation_batches));
   }
 
@@ -469,12 +488,13 @@ class Run {
       assembled = std::make_unique<Gpt>(config_.model, std::move(tensors));
       model = assembled.get();
     }
-    WEFT_ASSIGN_OR_RETURN(std::string sample, WriteSample(*model, *tokenizer_));
-    WEFT_RETURN_IF_ERROR(ExportModel(*model, info_.tokenizer, tokenizer_->eod_id(), Path("model")));
+    WEFT_ASSIGN_OR_RETURN(std::string sample, WriteSample(*model, *data_.tokenizer));
+    WEFT_RETURN_IF_ERROR(
+        ExportModel(*model, data_.info.tokenizer, data_.tokenizer->eod_id(), Path("model")));
     PrintSummary({.run_dir = options_.run_dir,
                   .sample = sample,
                   .validation_loss = validation_loss_,
-                  .unigram_loss = info_.unigram_loss,
+                  .unigram_loss = data_.info.unigram_loss,
                   .tokens_per_step = tokens_per_step(),
                   .totals = totals_,
                   .has_snapshots = options_.snapshots != nullptr,
@@ -510,18 +530,18 @@ class Run {
   RunCheckpoints checkpoints_;
   CheckpointSaver saver_;
   MemoryUse memory_;
-  DatasetInfo info_;
-  std::shared_ptr<const SampleStream> training_;
-  std::unique_ptr<SampleStream> validation_;
-  std::optional<Tokenizer> tokenizer_;  // rank 0
+  RunData own_data_;  // where the caller keeps none
+  RunData& data_ = options_.data != nullptr ? *options_.data : own_data_;
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<Stepper> stepper_;
   std::unique_ptr<BatchLoader> loader_;
-  std::unique_ptr<MetricsLog> metrics_;  // rank 0
-  std::unique_ptr<Progress> progress_;   // rank 0
+  std::unique_ptr<MetricsLog> metrics_;    // rank 0
+  std::unique_ptr<Progress> progress_;     // rank 0
+  std::optional<ComputeThreads> threads_;  // on a CPU
   RunPosition position_;
   bool resumed_ = false;
   bool from_memory_ = false;
+  bool tells_phases_ = options_.recovered && group_.size() > 1;
   RunOutcome outcome_;
   double peak_flops_ = 0;
   KernelChoice gemm_, attention_;
@@ -542,11 +562,6 @@ static void Leave(ParallelGroups& groups) {
     group->reset();
   }
   groups.experts.reset();
-}
-
-void WarmUp() {
-  const at::Tensor warm = at::ones({64, 64}).requires_grad_();
-  at::matmul(warm, warm).sum().backward();
 }
 
 absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& groups) {

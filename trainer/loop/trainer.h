@@ -18,6 +18,8 @@
 #include "trainer/config.h"
 #include "trainer/files/folder_lock.h"
 #include "trainer/groups/parallel_groups.h"
+#include "trainer/loop/recovery_phases.h"
+#include "trainer/loop/run_data.h"
 #include "trainer/loop/snapshots.h"
 
 namespace weft::train {
@@ -33,6 +35,12 @@ struct RunOptions {
   // The last steps in memory, kept by the caller from call to call. May be null.
   Snapshots* snapshots = nullptr;
   bool recovered = false;  // Train was called before, or this process replaces one that died
+  // Of this process, kept by the caller from call to call; told once. May be null.
+  RecoveryPhases* phases = nullptr;
+  // Kept by the caller from call to call: what is open, and the peak that was measured (0: none).
+  // Each may be null.
+  RunData* data = nullptr;
+  double* peak_flops = nullptr;
   // Told after which step a recovered run goes on; an error ends it. May be null.
   std::function<absl::Status(int64_t step)> going_on;
   // Expected time between two failures of the job; 0: checkpoints come every
@@ -54,9 +62,6 @@ struct RunOutcome {
   // reason. Empty: everything is there.
   std::vector<std::string> missing;
 };
-
-// What LibTorch sets up in its first operations, for a process that waits for a rank's place.
-void WarmUp();
 
 // Every rank of the job calls it with the same config: a difference is an error that names the
 // rank. Statuses say step and rank where they matter. Prints on standard error, rank 0 only.

@@ -205,6 +205,65 @@ std::unique_ptr<collectives::StoreClient> JobClient(pid_t pid) {
   return client.ok() ? *std::move(client) : nullptr;
 }
 
+// A spare process of the run that has the data in its memory and waits for its place; 0: there is
+// none yet.
+pid_t WarmSpareOf(const std::vector<pid_t>& pids) {
+  for (const pid_t pid : pids) {
+    const fs::path folder = "/proc/" + std::to_string(pid);
+    // Reads its standard input, in system call 0 (x86-64) or 63 (ARM).
+    const std::string call = Words(folder / "syscall");
+    const bool waits = call.rfind("0 0x0 ", 0) == 0 || call.rfind("63 0x0 ", 0) == 0;
+    if (VariableOf(pid, "WEFT_SPARE") == "1" && waits &&
+        Words(folder / "maps").find("data_train.bin") != std::string::npos) {
+      return pid;
+    }
+  }
+  return 0;
+}
+
+// The peak that mfu refers to, as measured at the start, counts from then on.
+double PeakOf(const json& row) {
+  return row["tokens_per_second"].get<double>() / row["mfu"].get<double>();
+}
+
+TEST_F(RecoveryRunTest, AWarmSpareProcessTakesARanksPlaceAndTheRunSaysWhereTheTimeWent) {
+  std::vector<std::string> command =
+      Recovering("spare", 1, {"train.steps=100000", "train.peak_tflops=0", "validation.every=0"});
+  command.insert(command.begin() + 1, {"--spares", "1"});
+  Process process(command, RunDir("spare.out"));
+  pid_t spare = 0;
+  for (int i = 0; i < 600 && process.running() && spare == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    spare = WarmSpareOf(ProcessesOf("spare"));
+  }
+  EXPECT_GT(spare, 0) << "no spare process has the data mapped and waits";
+  kill(ProcessOf("spare", 2), SIGKILL);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(WaitForStep("spare", LastStep("spare") + 3, process));
+  EXPECT_TRUE(spare > 0 && kill(spare, 0) == 0);
+  process.Signal(SIGTERM);
+  const Outcome outcome = process.Wait();
+  EXPECT_THAT(outcome.output, HasSubstr("rank 2 (generation 1) is back"));
+  std::vector<std::string> phases;
+  std::ifstream file(RunDir("spare") + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const json row = json::parse(line);
+    if (!row.contains("recovered_rank")) continue;
+    EXPECT_EQ(row["recovered_rank"], 2);
+    EXPECT_EQ(row["generation"], 1);
+    EXPECT_EQ(row["spare"], true);
+    for (const auto& [name, took] : row["phases_ms"].items()) {
+      phases.push_back(name);
+      EXPECT_GE(took.get<double>(), 0) << name;
+    }
+  }
+  EXPECT_THAT(phases, ::testing::UnorderedElementsAre("start", "load", "meet", "join", "build",
+                                                      "state", "first step"));
+  const std::map<int, json> rows = Metrics("spare");
+  const double peak = PeakOf(rows.begin()->second);
+  EXPECT_NEAR(PeakOf(rows.rbegin()->second), peak, peak * 1e-9);
+}
+
 // The process that takes rank 1's place stands still as soon as it is there, and is taken for one
 // that has come to meet the others: the test says so in its name. They join and wait for it. When
 // it is killed, they learn it at once, and not when their patience with the join (30 s) is at its

@@ -13,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/read_file.h"
+#include "topology/host/host.h"
 #include "trainer/checkpoint/safetensors.h"
 
 namespace weft::train {
@@ -53,6 +55,19 @@ TEST_F(TrainRunTest, LeavesEveryFileAndLearns) {
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_NE(model->Find("h.1.attn.c_attn.weight"), nullptr);
   EXPECT_EQ(model->Find("h.1.attn.c_attn.weight")->shape, (std::vector<int64_t>{64, 192}));
+}
+
+TEST_F(TrainRunTest, ComputeThreadsAreBoundToACoreEachWhereTheyFillAllCores) {
+  const auto cores = static_cast<int>(Host::Discover()->cores().size());
+  if (cores < 2 || 8 % cores != 0) GTEST_SKIP() << "no batch of 8 for a rank on each core";
+  const Outcome bound = Run(cores, "bound", {"train.steps=2"});
+  ASSERT_EQ(bound.status, 0) << bound.output;
+  EXPECT_THAT(bound.output, HasSubstr("compute threads bound to CPUs "));
+  EXPECT_THAT(bound.output, HasSubstr(absl::StrCat(" (rank ", cores - 1, ")")));
+  const Outcome free = Run(2 * cores, "free", {"train.steps=2"});
+  ASSERT_EQ(free.status, 0) << free.output;
+  EXPECT_THAT(free.output, HasSubstr(absl::StrCat("not bound: the processes of this host have ",
+                                                  2 * cores, " threads and ", cores, " cores")));
 }
 
 TEST_F(TrainRunTest, FourRanksHaveTheLossesOfOne) {
