@@ -141,8 +141,10 @@ void EndpointImpl::OnRequestFailed(Operation& operation, int64_t now_ns) {
   const Peer* other = peer >= 0 ? group.peers[static_cast<size_t>(peer)] : nullptr;
   absl::Status status = failure;
   if (other != nullptr) {
-    status = other->gone.ok() ? Annotate(failure, absl::StrCat("rank ", other->rank.value()))
-                              : other->gone;
+    // Where two ranks contradict each other, all hear of it from one of them.
+    const std::string who =
+        absl::StrCat("rank ", rank().value(), " says of rank ", other->rank.value());
+    status = other->gone.ok() ? Annotate(failure, who) : other->gone;
   }
   const int rank = other != nullptr ? static_cast<int>(other->rank.value()) : -1;
   status = WithFailure(status, {.scope = FailureScope::kRequest, .rank = rank});

@@ -255,9 +255,9 @@ class Executor {
     run::RunOptions run = options_.run;
     run.node_rank = node;
     collectives::StoreRelayOptions relay = run::HostRelay(run, "weft-executor", run.store, secret_);
-    for (int local = 0; local < run.ranks; ++local) {
-      const auto rank = static_cast<size_t>(relay.first_rank + local);
-      relay.generation = std::max(relay.generation, record_.job.ranks[rank].generation);
+    for (int rank = relay.first_rank; rank < relay.first_rank + run.ranks; ++rank) {
+      relay.generation =
+          std::max(relay.generation, record_.job.ranks[static_cast<size_t>(rank)].generation);
     }
     WEFT_ASSIGN_OR_RETURN(relay_, collectives::StoreRelay::Start(relay));
     return absl::OkStatus();

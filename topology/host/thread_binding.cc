@@ -54,8 +54,9 @@ absl::StatusOr<CpuSet> CpusOfThreads(const Host& own, absl::Span<const ThreadSha
                                      size_t index) {
   WEFT_ASSIGN_OR_RETURN(const int first, FirstCore(processes, index));
   CpuSet cpus;
-  for (int i = 0; i < processes[index].threads; ++i) {
-    cpus.push_back(own.cores()[static_cast<size_t>(std::max(first, 0) + i)].cpus.front());
+  const int begin = std::max(first, 0), end = begin + processes[index].threads;
+  for (int core = begin; core < end; ++core) {
+    cpus.push_back(own.cores()[static_cast<size_t>(core)].cpus.front());
   }
   return cpus;
 }

@@ -28,7 +28,13 @@ struct Block {
   int64_t row = 0, rows = 0, column = 0, columns = 0;
 };
 
-// The epilogue of a block of the result, whose sums are complete. Of kSwiglu, all gates are
+template <typename Act>
+void ForEach(int64_t begin, int64_t end, const Act& act) {
+#pragma omp simd
+  for (int64_t i = begin; i < end; ++i) act(i);
+}
+
+// The epilogue of a block of the result, whose sums are complete. With kSwiglu all gates are
 // complete before any up is.
 template <typename T, typename C>
 void Finish(const GemmProblem<T, C>& p, const Block& block) {
@@ -42,32 +48,26 @@ void Finish(const GemmProblem<T, C>& p, const Block& block) {
       case GemmEpilogue::kNone:
         break;
       case GemmEpilogue::kAddOther:
-#pragma omp simd
-        for (int64_t i = begin; i < end; ++i) Store(Load(c[i]) + Load(other[i]), c[i]);
+        ForEach(begin, end, [=](int64_t i) { Store(Load(c[i]) + Load(other[i]), c[i]); });
         break;
       case GemmEpilogue::kGelu:
-#pragma omp simd
-        for (int64_t i = begin; i < end; ++i) Store(Gelu(Load(c[i])), out[i]);
+        ForEach(begin, end, [=](int64_t i) { Store(Gelu(Load(c[i])), out[i]); });
         break;
       case GemmEpilogue::kSwiglu:
         if (begin < half) break;
-#pragma omp simd
-        for (int64_t i = begin; i < end; ++i) {
-          Store(Swiglu(Load(c[i - half]), Load(c[i])), out[i - half]);
-        }
+        ForEach(begin, end,
+                [=](int64_t i) { Store(Swiglu(Load(c[i - half]), Load(c[i])), out[i - half]); });
         break;
       case GemmEpilogue::kGeluGradient:
-#pragma omp simd
-        for (int64_t i = begin; i < end; ++i) Store(Load(c[i]) * GeluSlope(Load(other[i])), c[i]);
+        ForEach(begin, end,
+                [=](int64_t i) { Store(Load(c[i]) * GeluSlope(Load(other[i])), c[i]); });
         break;
       case GemmEpilogue::kSwigluGradient:
-#pragma omp simd
-        for (int64_t i = begin; i < end; ++i) {
-          const GateAndUp gradient =
-              SwigluGradient(Load(c[i]), Load(other[i]), Load(other[p.n + i]));
+        ForEach(begin, end, [=, n = p.n](int64_t i) {
+          const GateAndUp gradient = SwigluGradient(Load(c[i]), Load(other[i]), Load(other[n + i]));
           Store(gradient.gate, c[i]);
-          Store(gradient.up, c[p.n + i]);
-        }
+          Store(gradient.up, c[n + i]);
+        });
         break;
     }
   }
