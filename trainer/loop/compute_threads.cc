@@ -1,9 +1,8 @@
 #include "trainer/loop/compute_threads.h"
 
-#include <ATen/Parallel.h>
+#include <omp.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -37,12 +36,15 @@ absl::StatusOr<ThreadShare> ParseShare(const std::string& text) {
   return share;
 }
 
-// On each of LibTorch's threads, the calling one last.
+// On each thread of OpenMP's pool but the calling one: LibTorch and our kernels compute on these.
 void BindOthers(const CpuSet& cpus) {
-  at::parallel_for(0, static_cast<int64_t>(cpus.size()), 1, [&](int64_t begin, int64_t) {
+  const auto threads = static_cast<int>(cpus.size());
+#pragma omp parallel num_threads(threads)
+  {
+    const auto thread = static_cast<size_t>(omp_get_thread_num());
     // Where that fails, the thread runs wherever the kernel likes.
-    if (begin > 0) BindThread({cpus[static_cast<size_t>(begin)]}).IgnoreError();
-  });
+    if (thread > 0) BindThread({cpus[thread]}).IgnoreError();
+  }
 }
 
 }  // namespace
@@ -66,15 +68,17 @@ absl::StatusOr<ComputeThreads> ComputeThreads::Bind(const ParallelGroups& groups
   }
   ComputeThreads out;
   const absl::StatusOr<CpuSet> cpus = CpusOfThreads(*own, here, index);
+  absl::Status why = cpus.status();  // it is not bound
   if (cpus.ok()) {
     BindOthers(*cpus);
     absl::StatusOr<ThreadBinding> binding = ThreadBinding::To(cpus->front());
+    why = binding.status();
     if (binding.ok()) out.binding_.emplace(*std::move(binding));
   }
   WEFT_ASSIGN_OR_RETURN(
       const std::vector<std::string> said,
       groups.world->Gather(out.binding_ ? absl::StrJoin(*cpus, ", ")
-                                        : absl::StrCat("not bound: ", cpus.status().message())));
+                                        : absl::StrCat("not bound: ", why.message())));
   std::vector<std::string> ranks;
   for (size_t other = 0; other < all.size(); ++other) {
     if (host_of(other) == host_of(0))

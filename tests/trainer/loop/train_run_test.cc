@@ -5,15 +5,20 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "base/read_file.h"
 #include "topology/host/host.h"
 #include "trainer/checkpoint/safetensors.h"
@@ -68,6 +73,43 @@ TEST_F(TrainRunTest, ComputeThreadsAreBoundToACoreEachWhereTheyFillAllCores) {
   ASSERT_EQ(free.status, 0) << free.output;
   EXPECT_THAT(free.output, HasSubstr(absl::StrCat("not bound: the processes of this host have ",
                                                   2 * cores, " threads and ", cores, " cores")));
+}
+
+// The CPUs of those threads of a process that may run on one alone.
+std::vector<int> BoundThreads(pid_t pid) {
+  std::vector<int> cpus;
+  std::error_code error;
+  for (const auto& thread : fs::directory_iterator(absl::StrCat("/proc/", pid, "/task"), error)) {
+    std::ifstream status(thread.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      int cpu = 0;
+      absl::string_view list = line;
+      if (absl::ConsumePrefix(&list, "Cpus_allowed_list:\t") && absl::SimpleAtoi(list, &cpu)) {
+        cpus.push_back(cpu);
+      }
+    }
+  }
+  std::sort(cpus.begin(), cpus.end());
+  return cpus;
+}
+
+TEST_F(TrainRunTest, EachComputeThreadOfARankIsBoundToAnotherCore) {
+  const Host host = *Host::Discover();
+  const auto cores = static_cast<int>(host.cores().size());
+  if (cores < 2) GTEST_SKIP() << "one core alone";
+  std::vector<int> wanted;
+  for (const HostCore& core : host.cores()) wanted.push_back(core.cpus.front());
+  std::sort(wanted.begin(), wanted.end());
+  Process process(
+      Command(1, "threads",
+              {absl::StrCat("train.threads=", cores), "train.steps=100000", "checkpoint.every=0"}),
+      RunDir("threads.out"));
+  std::vector<int> bound;
+  for (int i = 0; i < 3000 && bound != wanted && process.running(); ++i) {
+    absl::SleepFor(absl::Milliseconds(20));
+    bound = BoundThreads(process.pid());
+  }
+  EXPECT_EQ(bound, wanted);
 }
 
 TEST_F(TrainRunTest, FourRanksHaveTheLossesOfOne) {
