@@ -249,7 +249,8 @@ void Connector::NoteFailedWays(absl::Time now) const {
 }
 
 // Where socket `index` connects from: planned, by rank or by way. Each attempt takes another port,
-// as that of the one before may be in use.
+// as that of the one before may be in use; and what answers it may come back over a dead switch,
+// which the port decides as well. For a link that stands, attempts are counted by its epochs.
 SocketAddress Connector::SourceOf(size_t index) const {
   SocketAddress source;
   if (!ways_.empty()) {
@@ -258,8 +259,10 @@ SocketAddress Connector::SourceOf(size_t index) const {
     source.set_port(0);
     const auto salt = (static_cast<uint64_t>(getpid()) << 16) + index * 257;
     const auto [first, last] = topology::kTcpPlanPorts;
+    constexpr uint32_t kPortsOfALink = 64;
+    const int nth = resumes_ ? static_cast<int>(parameters_.epoch % kPortsOfALink) : attempts_ - 1;
     const std::optional<uint16_t> port = context_.ways->Port(
-        way, MakeTuple(source, address_, topology::kProtocolTcp), salt, attempts_ - 1, first, last);
+        way, MakeTuple(source, address_, topology::kProtocolTcp), salt, nth, first, last);
     if (port.has_value()) {
       source.set_port(*port);
     } else {
