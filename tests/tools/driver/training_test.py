@@ -16,7 +16,7 @@ from driven_job import PATIENCE, DrivenJob  # noqa: E402
 from processes import environment, program, until  # noqa: E402
 from recovery import last_step, losses, prepare  # noqa: E402
 
-STEPS = 160
+STEPS = 600  # a rank or a host is lost, or the driver, long before the last
 
 
 class DrivenTrainingTest(unittest.TestCase):
