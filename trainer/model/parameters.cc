@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/random.h"
 
 namespace weft::train {
 namespace {
@@ -273,19 +271,6 @@ int64_t ElementCount(absl::Span<const ParameterSpec> parameters) {
   int64_t count = 0;
   for (const ParameterSpec& spec : parameters) count += spec.elements();
   return count;
-}
-
-void InitializeParameter(const ParameterSpec& spec, uint64_t seed, absl::Span<float> values) {
-  Random random(seed, HashName(spec.name));
-  for (size_t i = 0; i < values.size(); i += 2) {
-    // Box and Muller, 1958.
-    double radius = std::sqrt(-2.0 * std::log(1.0 - random.Uniform())) * spec.deviation;
-    double angle = 2.0 * std::numbers::pi * random.Uniform();
-    values[i] = static_cast<float>(spec.mean + radius * std::cos(angle));
-    if (i + 1 < values.size()) {
-      values[i + 1] = static_cast<float>(spec.mean + radius * std::sin(angle));
-    }
-  }
 }
 
 double TrainingFlopsPerToken(const ModelConfig& config) {
