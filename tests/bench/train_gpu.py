@@ -11,6 +11,7 @@ model, to see that it works: its rows say nothing.
 
 import argparse
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -56,6 +57,7 @@ class GpuCase(train.Case):
     def __init__(self, scratch: pathlib.Path, model: str, card: str, options):
         super().__init__(scratch, model, "1x2", "bf16", options)
         self.name = f"{model} bf16, {card or 'CPU'}"
+        self.threads = os.cpu_count()  # for what the host does before the first step
         self.peak = next((peak for word, peak in PEAKS.items() if word in card), 0)
         self.settings = [f"train.device={options.device}", "train.gemm=aten", "train.attention=aten",
                          f"train.peak_tflops={self.peak}", "parallel.bucket_bytes=256MiB"]

@@ -123,11 +123,11 @@ struct Typed : On<D> {
     const int64_t known =
         rows == 0 ? 0 : std::max<int64_t>(0, ids.max().template item<int64_t>()) + 1;
     at::Tensor out = Wide(View(table, {known, width}).index_select(0, ids.clamp_min(0)));
-    out.masked_fill_((ids < 0).unsqueeze(1), 0);
     if (positions != nullptr) {
       out += View(positions, {sequence, width})
                  .index_select(0, On<D>::Count(rows).remainder_(sequence));
     }
+    out.masked_fill_((ids < 0).unsqueeze(1), 0);
     View(y, {rows, width}).copy_(out);
   }
 
@@ -150,6 +150,12 @@ struct Typed : On<D> {
   template <typename G>
   static void PositionBackward(int64_t rows, int64_t width, int64_t sequence, const T* dy, bool add,
                                G* dpositions) {
+    if (sequence == 1) {  // all rows to one place: no scattered additions
+      const at::Tensor target = View(dpositions, {width}),
+                       sum = Wide(View(dy, {rows, width})).sum(0);
+      target.copy_(add ? sum + target : sum);
+      return;
+    }
     SumInto(sequence, width, On<D>::Count(rows).remainder_(sequence), View(dy, {rows, width}), add,
             dpositions);
   }

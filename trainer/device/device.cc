@@ -96,7 +96,11 @@ const kernels::KernelTable& CudaKernels() {
   return table;
 }
 
-absl::StatusOr<at::Device> OpenCuda(int local_rank) {
+absl::StatusOr<at::Device> OpenCuda(int local_rank, bool loads_all) {
+  // CUDA reads these once. Streams that share a queue wait for each other, and a message's kernel
+  // waits for its peer's.
+  (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", kMostQueues, /*overwrite=*/0);
+  if (loads_all) (void)setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
   WEFT_RETURN_IF_ERROR(LoadCuda());
   const int gpus = at::detail::getCUDAHooks().deviceCount();
   if (gpus <= 0) {
@@ -104,8 +108,6 @@ absl::StatusOr<at::Device> OpenCuda(int local_rank) {
         "train.device = cuda: no GPU that this process may use; nvidia-smi lists those with a "
         "driver, CUDA_VISIBLE_DEVICES hides them");
   }
-  // Streams that share a queue wait for each other, and a message's kernel waits for its peer's.
-  (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", kMostQueues, /*overwrite=*/0);
   at::globalContext().lazyInitDevice(at::kCUDA);
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank % gpus));
   c10::impl::getDeviceGuardImpl(at::kCUDA)->setDevice(device);
@@ -114,11 +116,11 @@ absl::StatusOr<at::Device> OpenCuda(int local_rank) {
 
 }  // namespace
 
-absl::StatusOr<at::Device> OpenDevice(DeviceKind kind, int local_rank) {
+absl::StatusOr<at::Device> OpenDevice(DeviceKind kind, int local_rank, bool loads_all) {
   cpu_goes_by_aten = kind == DeviceKind::kCpuAten;
   if (kind != DeviceKind::kCuda) return at::Device(at::kCPU);
   try {
-    return OpenCuda(local_rank);
+    return OpenCuda(local_rank, loads_all);
   } catch (const c10::Error& error) {
     return absl::UnavailableError(
         absl::StrCat("train.device = cuda: ", error.what_without_backtrace()));

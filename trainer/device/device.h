@@ -23,7 +23,10 @@ namespace weft::train {
 // chooses the GPU: modulo their number, so that ranks may share one. With kCuda, errors are
 // kFailedPrecondition where LibTorch is a build without CUDA and kUnavailable where there is no
 // driver or GPU; they name the folder, the version and what would be right.
-absl::StatusOr<at::Device> OpenDevice(DeviceKind kind, int local_rank);
+// `loads_all`: CUDA loads all of its kernels now, and not each at its first use, where it may wait
+// for kernels under way: one that waits for another rank's message, which this rank holds up by
+// that (CUDA C++ programming guide, "Lazy loading").
+absl::StatusOr<at::Device> OpenDevice(DeviceKind kind, int local_rank, bool loads_all = false);
 
 // What the device of `tensor` computes with. Any thread, after OpenDevice.
 const kernels::KernelTable& KernelsOf(const at::Tensor& tensor);

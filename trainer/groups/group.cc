@@ -150,7 +150,7 @@ absl::Status Group::UseNccl(std::shared_ptr<NcclSession> session, WeftStream* cu
       NcclCollectives::Create(session_, name_, rank(), size(), id, current, high_priority);
   WEFT_RETURN_IF_ERROR(Agree(nccl.status()));
   nccl_ = *std::move(nccl);
-  return absl::OkStatus();
+  return high_priority ? Agree(nccl_->ConnectForMessages()) : absl::OkStatus();
 }
 
 std::function<absl::Status()> Group::HealthCheck() const {
@@ -187,7 +187,7 @@ absl::Status Group::UseNcclChannels(std::shared_ptr<NcclSession> session, WeftSt
         absl::StrCat(name_, ", channel ", channel.number, " from ", channel.from, " to ",
                      channel.to),
         channel.to == rank() ? 1 : 0, /*size=*/2, id, current, /*high_priority=*/true);
-    status = made.status();
+    status = made.ok() ? (*made)->ConnectForMessages() : made.status();
     if (made.ok()) channels_[channel.number] = *std::move(made);
   }
   return Agree(status);

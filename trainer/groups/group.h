@@ -73,7 +73,8 @@ class Group {
 
   // From now on collectives of tensors that go a device's way (device/device.h) are NCCL's; what is
   // agreed upon stays with the communicator. Called by all ranks of the group, which wait for each
-  // other. `current`: the stream that computes.
+  // other. `current`: the stream that computes. Groups of high priority are connected for messages
+  // at once (NcclCollectives::ConnectForMessages).
   absl::Status UseNccl(std::shared_ptr<NcclSession> session, WeftStream* current,
                        bool high_priority);
   // The same of messages. A channel is a way from one rank to another on which they are received in

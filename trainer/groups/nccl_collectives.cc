@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -242,6 +243,36 @@ absl::StatusOr<NcclCollectives::Work> NcclCollectives::Receive(void* memory, siz
   const std::vector<size_t> none = counts;
   counts[static_cast<size_t>(peer)] = count;
   return Exchange("receive", nullptr, none, none, memory, counts, none, type);
+}
+
+absl::Status NcclCollectives::ConnectForMessages() {
+  const auto ranks = static_cast<size_t>(size_);
+  const std::vector<size_t> ones(ranks, 1);
+  std::vector<size_t> begins(ranks);
+  std::iota(begins.begin(), begins.end(), 0);
+  void* words = nullptr;
+  WEFT_RETURN_IF_ERROR(session_->device().Check(calls().Allocate(&words, 2 * ranks * sizeof(float)),
+                                                "allocate words to send"));
+  auto exchange = [&]() -> absl::Status {
+    WEFT_ASSIGN_OR_RETURN(const Work work, Exchange("connect", words, ones, begins,
+                                                    static_cast<float*>(words) + ranks, ones,
+                                                    begins, DataType::kFloat32));
+    const absl::Time deadline = absl::Now() + session_->timeout_;
+    while (!IsDone(work.done)) {
+      WEFT_RETURN_IF_ERROR(session_->failure());
+      if (absl::Now() > deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("the ranks of group ", group_, " have not connected in ",
+                         absl::FormatDuration(session_->timeout_), " (collective.timeout)"));
+      }
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    free_.insert(free_.end(), {work.begin, work.done});
+    return absl::OkStatus();
+  };
+  const absl::Status exchanged = exchange();
+  if (exchanged.ok()) (void)calls().Free(words);  // else a kernel may still write there
+  return exchanged;
 }
 
 absl::Status NcclCollectives::Wait(const Work& work) {

@@ -123,6 +123,10 @@ class NcclCollectives {
   // To rank `peer`, and from it, which both call in one order.
   absl::StatusOr<Work> Send(const void* memory, size_t count, int peer, collectives::DataType type);
   absl::StatusOr<Work> Receive(void* memory, size_t count, int peer, collectives::DataType type);
+  // Exchanges a word with every rank of the group, which all call it, and waits until it is there.
+  // NCCL connects two ranks at their first message, and waits for both: where the kernel of another
+  // group's message is then under way on the GPU, either may wait for the other for ever.
+  absl::Status ConnectForMessages();
   // The current stream goes on when the work is done; this thread at once. The session's failure.
   absl::Status Wait(const Work& work);
   // In the place of Wait, where the computation needs nothing of the work: whether it has ended.

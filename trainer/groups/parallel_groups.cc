@@ -1,5 +1,7 @@
 #include "trainer/groups/parallel_groups.h"
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -220,13 +222,21 @@ absl::StatusOr<std::shared_ptr<NcclSession>> OpenSession(const TrainConfig& conf
                                                          absl::Duration timeout,
                                                          const Group& world) {
   const int gpu = device.has_index() ? device.index() : 0;
+  // A group's connections are made with it, not under the messages of others (ConnectForMessages).
+  (void)setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);
   WEFT_ASSIGN_OR_RETURN(std::shared_ptr<NcclSession> session,
                         NcclSession::Open(gpu, timeout, world.HealthCheck()));
   const int gpus = session->device().count();
-  if (config.device_collectives == DeviceCollectives::kAuto && ranks_here > gpus) {
+  if (ranks_here <= gpus) return session;
+  if (config.device_collectives == DeviceCollectives::kAuto) {
     return absl::FailedPreconditionError(absl::StrCat(ranks_here, " ranks of a host share its ",
                                                       gpus, " GPUs, and NCCL wants one a rank"));
   }
+  // NCCL takes ranks of one GPU where they seem to be of several hosts.
+  const std::string host = absl::StrCat("rank", world.rank());
+  (void)setenv("NCCL_HOSTID", host.c_str(), /*overwrite=*/0);
+  WEFT_LOG_INFO(ranks_here, " ranks share ", gpus, " GPUs: NCCL takes each for a host of its own (",
+                host, ") and sends over the network");
   return session;
 }
 

@@ -85,8 +85,8 @@ struct TypedKernels {
   void (*rotate)(int64_t rows, int64_t sequence, int64_t heads, int64_t width, int64_t stride,
                  const float* cosine, const float* sine, bool inverse, T* x);
 
-  // y[row] = table[tokens[row]] + positions[row % sequence]; positions may be null. A token below 0
-  // has no row: 0 instead.
+  // y[row] = table[tokens[row]] + positions[row % sequence]; positions may be null. The row of a
+  // token below 0 is 0, positions or not.
   void (*embedding_forward)(int64_t rows, int64_t width, int64_t sequence, const int64_t* tokens,
                             const T* table, const T* positions, T* y);
 

@@ -91,7 +91,8 @@ BlockBytes BytesOfChunk(const TrainConfig& config, const StepPlan& plan, const M
   // The norm's output is read by the loss alone, and its gradient is there from then on.
   bytes.kept += residual;
   const int64_t vocabulary = model.vocabulary / plan.sizes.tensor;
-  const int64_t at_once = LossRows(rows, vocabulary, width, config.loss_rows);
+  const int64_t at_once =
+      LossRows(rows, vocabulary, width, config.loss_rows, config.device == DeviceKind::kCuda);
   // The gradient of the output projection where it cannot be added up in its place.
   const bool adds_up = at_once < rows;
   const bool is_apart =

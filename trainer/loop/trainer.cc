@@ -566,7 +566,12 @@ static void Leave(ParallelGroups& groups) {
 
 absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& groups) {
   at::set_num_threads(options.threads);
-  const absl::StatusOr<at::Device> device = OpenDevice(options.config.device, options.local_rank);
+  const TrainConfig& wanted = options.config;
+  // A stage has its receives under way before it needs them.
+  const bool receives_early =
+      wanted.pipeline_parallel > 1 && wanted.device_collectives != DeviceCollectives::kStaged;
+  const absl::StatusOr<at::Device> device =
+      OpenDevice(wanted.device, options.local_rank, /*loads_all=*/receives_early);
   WEFT_RETURN_IF_ERROR(groups.world->Agree(device.status()));
   if (!device->is_cpu()) {
     // Backward passes run on this thread, as on the CPU: groups and traces are used by one thread.

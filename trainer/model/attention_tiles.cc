@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "trainer/device/device.h"
 #include "trainer/model/attention_product.h"
 
 namespace weft::train {
@@ -46,6 +47,26 @@ AttentionInputs Cut(const AttentionInputs& inputs, const AttentionTile& tile) {
 std::vector<AttentionTile> TilesOfWhole(const AttentionInputs& inputs, int64_t window) {
   const TokenSpan whole{0, 0, inputs.query.size(2)};
   return AttentionTiles({whole}, {whole}, window);
+}
+
+// Copies all three at once, if operations are LibTorch's and `into` are the parts of each row of
+// one projection.
+bool CopyTogether(const AttentionInputs& from, const AttentionInputs& into) {
+  const at::Tensor& query = into.query;
+  const int64_t heads = query.size(1), width = query.size(3), part = heads * width;
+  auto is_part = [&](const at::Tensor& x, int64_t number) {
+    return x.sizes() == query.sizes() && x.strides() == query.strides() && x.is_alias_of(query) &&
+           x.storage_offset() == query.storage_offset() + number * part;
+  };
+  if (!GoesDeviceWay(query) || query.stride(2) != 3 * part || query.stride(1) != width ||
+      query.stride(0) != query.size(2) * 3 * part || !is_part(into.key, 1) ||
+      !is_part(into.value, 2)) {
+    return false;
+  }
+  at::Tensor rows = query.as_strided({query.size(0) * query.size(2), 3 * part}, {3 * part, 1});
+  auto rows_of = [part](const at::Tensor& x) { return x.transpose(1, 2).reshape({-1, part}); };
+  at::cat_out(rows, {rows_of(from.query), rows_of(from.key), rows_of(from.value)}, 1);
+  return true;
 }
 
 // All of it as one.
@@ -122,6 +143,7 @@ void AttendBackward(KernelLibrary library, const at::Tensor& dout, const Attenti
   }
   const std::vector<AttentionTile> tiles = TilesOfWhole(inputs, window);
   auto copy = [&gradients](const AttentionInputs& from) {
+    if (CopyTogether(from, gradients)) return;
     gradients.query.copy_(from.query);
     gradients.key.copy_(from.key);
     gradients.value.copy_(from.value);

@@ -21,6 +21,18 @@ void DeliverWeight(const Context& context, int weight, const at::Tensor& dy, con
   context.sink->End(weight);
 }
 
+// The sum of dy over its rows. A bias is to its rows what a table of one position is to a sequence.
+void DeliverBias(const Context& context, int bias, const at::Tensor& dy) {
+  if (!GoesDeviceWay(dy)) return Deliver(context, bias, dy.sum(0));
+  ByType(dy.scalar_type(), [&](auto type) {
+    using T = decltype(type);
+    DeliverTable<T>(context, bias, /*clears=*/false, [&](auto* out, bool add) {
+      kernels::PositionBackward(KernelsOf(dy).Of<T>(), dy.size(0), dy.size(1), /*sequence=*/1,
+                                Data<T>(dy), add, out);
+    });
+  });
+}
+
 }  // namespace
 
 void Deliver(const Context& context, int parameter, const at::Tensor& gradient) {
@@ -33,7 +45,7 @@ void DeliverLinear(const Context& context, const ParameterPair& layer, const at:
   auto deliver = [context, layer, dy, x] {
     const WorkScope scope(Work::kGradients);
     DeliverWeight(context, layer.weight, dy, x);
-    if (layer.bias >= 0) Deliver(context, layer.bias, dy.sum(0));
+    if (layer.bias >= 0) DeliverBias(context, layer.bias, dy);
   };
   if (context.deferred == nullptr) {
     deliver();

@@ -217,7 +217,8 @@ at::Tensor SplitCrossEntropy(const at::Tensor& logits, const at::Tensor& targets
                              int64_t first_token, const TensorAxis& axis, double scale);
 // Rows whose logits are computed at one time: `wanted`, or for 0 as many as the last-level cache
 // has room for, shared out evenly over the chunks of `rows`. vocabulary: this rank's part.
-int64_t LossRows(int64_t rows, int64_t vocabulary, int64_t element_bytes, int64_t wanted);
+int64_t LossRows(int64_t rows, int64_t vocabulary, int64_t element_bytes, int64_t wanted,
+                 bool on_gpu);
 
 }  // namespace weft::train
 

@@ -55,13 +55,14 @@ at::Tensor SplitCrossEntropy(const at::Tensor& logits, const at::Tensor& targets
   return log_sum - all.select(2, 2).sum(0);
 }
 
-int64_t LossRows(int64_t rows, int64_t vocabulary, int64_t element_bytes, int64_t wanted) {
+int64_t LossRows(int64_t rows, int64_t vocabulary, int64_t element_bytes, int64_t wanted,
+                 bool on_gpu) {
   // Logits of a chunk: half of a common last-level cache, but rows enough that the products with
-  // the output projection are bound by arithmetic.
-  constexpr int64_t kBytes = 16 << 20;
+  // the output projection are bound by arithmetic; for a GPU's those are many more.
+  const int64_t bytes = on_gpu ? 256 << 20 : 16 << 20;
   constexpr int64_t kFewest = 256;
   const int64_t most =
-      wanted > 0 ? wanted : std::max(kFewest, kBytes / (vocabulary * element_bytes));
+      wanted > 0 ? wanted : std::max(kFewest, bytes / (vocabulary * element_bytes));
   const int64_t chunks = (rows + most - 1) / most;
   return (rows + chunks - 1) / chunks;
 }
@@ -126,7 +127,8 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
     }
     const at::Tensor& weight = context.model->parameter(head);
     const int64_t stretch = rows.size(0) / stretches;
-    const int64_t chunk = LossRows(stretch, weight.size(0), weight.element_size(), request.rows);
+    const int64_t chunk =
+        LossRows(stretch, weight.size(0), weight.element_size(), request.rows, x.is_cuda());
     std::optional<HeadGradient> gradient;
     if (trains) gradient.emplace(context, head, (stretch + chunk - 1) / chunk * stretches);
     const at::Tensor memory = at::empty({chunk, weight.size(0)}, weight.options());

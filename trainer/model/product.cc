@@ -48,7 +48,14 @@ kernels::GemmProblem<T, C> ProblemOf(const at::Tensor& a, const at::Tensor& b,
 
 void MultiplyByAten(const at::Tensor& a, const at::Tensor& b, at::Tensor out, bool add,
                     const at::Tensor& bias) {
-  if (out.scalar_type() != a.scalar_type()) {
+  if (out.scalar_type() != a.scalar_type() && out.is_cuda() && !bias.defined()) {
+    // cuBLAS writes, and adds to, fp32 itself.
+    if (add) {
+      at::addmm_out(out, out, a, b, out.scalar_type());
+    } else {
+      at::mm_out(out, a, b, out.scalar_type());
+    }
+  } else if (out.scalar_type() != a.scalar_type()) {
     const at::Tensor product = bias.defined() ? at::addmm(bias, a, b) : at::mm(a, b);
     add ? out.add_(product) : out.copy_(product);
   } else if (add) {

@@ -9,6 +9,7 @@
 #include "trainer/device/aten_kernels.h"
 #include "trainer/device/device.h"
 #include "trainer/model/attention_tiles.h"
+#include "trainer/model/product.h"
 
 namespace weft::train {
 namespace {
@@ -65,8 +66,8 @@ TYPED_TEST_SUITE(DeviceGpuTest, Types);
 
 TYPED_TEST(DeviceGpuTest, NormsAreTheCpus) {
   for (bool is_layer_norm : {true, false}) {
-    for (int64_t width : {50, 1024, 5000}) {
-      constexpr int64_t kRows = 37;
+    for (int64_t width : {50, 1024, 2048, 3072, 5000, 8192, 10000}) {
+      constexpr int64_t kRows = 1337;  // more than one for some blocks
       const auto fp32 = at::TensorOptions(at::kFloat);
       const at::Tensor mean = is_layer_norm ? at::zeros({kRows}, fp32) : at::Tensor();
       const at::Tensor bias = is_layer_norm ? this->Make({width}) : at::Tensor();
@@ -88,30 +89,36 @@ TYPED_TEST(DeviceGpuTest, NormsAreTheCpus) {
   }
 }
 
+// Widths with and without packs of 16 bytes.
 TYPED_TEST(DeviceGpuTest, ActivationsAreTheCpus) {
-  constexpr int64_t kRows = 33, kWidth = 130;
-  const auto none = [] { return at::zeros({kRows, 2 * kWidth}, kType<TypeParam>); };
-  this->Compare({this->Make({kRows, 2 * kWidth}), this->Make({kRows, 2 * kWidth}), none(), none(),
-                 none(), none()},
-                [&](const auto& kernels, const auto& t) {
-                  constexpr int64_t kCount = 2 * kRows * kWidth;
-                  kernels.gelu_forward(kCount, this->At(t[0]), this->At(t[2]));
-                  kernels.gelu_backward(kCount, this->At(t[1]), this->At(t[0]), this->At(t[3]));
-                  kernels.swiglu_forward(kRows, kWidth, this->At(t[0]), this->At(t[4]));
-                  kernels.swiglu_backward(kRows, kWidth, this->At(t[1]), this->At(t[0]),
-                                          this->At(t[5]));
-                });
+  constexpr int64_t kRows = 33;
+  for (int64_t width : {130, 128}) {
+    const auto none = [&] { return at::zeros({kRows, 2 * width}, kType<TypeParam>); };
+    this->Compare({this->Make({kRows, 2 * width}) * 4, this->Make({kRows, 2 * width}), none(),
+                   none(), none(), none()},
+                  [&](const auto& kernels, const auto& t) {
+                    const int64_t count = 2 * kRows * width;
+                    kernels.gelu_forward(count, this->At(t[0]), this->At(t[2]));
+                    kernels.gelu_backward(count, this->At(t[1]), this->At(t[0]), this->At(t[3]));
+                    kernels.swiglu_forward(kRows, width, this->At(t[0]), this->At(t[4]));
+                    kernels.swiglu_backward(kRows, width, this->At(t[1]), this->At(t[0]),
+                                            this->At(t[5]));
+                  });
+  }
 }
 
 TYPED_TEST(DeviceGpuTest, RotationIsTheCpus) {
-  constexpr int64_t kRows = 24, kSequence = 12, kHeads = 3, kWidth = 16, kStride = 80;
-  const at::Tensor angle = at::rand({kSequence, kWidth / 2}) * 3;
-  for (bool inverse : {false, true}) {
-    this->Compare({this->Make({kRows, kStride}), at::cos(angle), at::sin(angle)},
-                  [&](const auto& kernels, const auto& t) {
-                    kernels.rotate(kRows, kSequence, kHeads, kWidth, kStride, this->Float(t[1]),
-                                   this->Float(t[2]), inverse, this->At(t[0]));
-                  });
+  constexpr int64_t kRows = 24, kSequence = 12, kHeads = 3;
+  for (int64_t width : {16, 12}) {
+    const int64_t stride = 5 * width;
+    const at::Tensor angle = at::rand({kSequence, width / 2}) * 3;
+    for (bool inverse : {false, true}) {
+      this->Compare({this->Make({kRows, stride}), at::cos(angle), at::sin(angle)},
+                    [&](const auto& kernels, const auto& t) {
+                      kernels.rotate(kRows, kSequence, kHeads, width, stride, this->Float(t[1]),
+                                     this->Float(t[2]), inverse, this->At(t[0]));
+                    });
+    }
   }
 }
 
@@ -138,19 +145,36 @@ TYPED_TEST(DeviceGpuTest, EmbeddingIsTheCpus) {
                 });
 }
 
+// A bias's gradient: a table of one position.
+TYPED_TEST(DeviceGpuTest, SumsOverRowsAreTheCpus) {
+  for (int64_t rows : {1, 1000}) {
+    for (int64_t width : {50, 6144}) {
+      this->Compare(
+          {this->Make({rows, width}), at::ones({width}), this->Make({width})},
+          [&](const auto& kernels, const auto& t) {
+            kernels.position_backward_fp32(rows, width, 1, this->At(t[0]), true, this->Float(t[1]));
+            kernels.position_backward(rows, width, 1, this->At(t[0]), false, this->At(t[2]));
+          });
+    }
+  }
+}
+
 TYPED_TEST(DeviceGpuTest, CrossEntropyIsTheCpus) {
-  constexpr int64_t kRows = 19, kVocab = 1003;
-  const at::Tensor targets = at::randint(kVocab, {kRows}, at::kLong);
-  const at::Tensor logits = this->Make({kRows, kVocab});
-  this->Compare(
-      {logits.clone(), targets, at::zeros({kRows}), logits.clone(), at::zeros({kRows, 3}),
-       at::logsumexp(logits.to(at::kFloat), 1)},
-      [&](const auto& kernels, const auto& t) {
-        const int64_t* ids = t[1].template data_ptr<int64_t>();
-        kernels.cross_entropy(kRows, kVocab, ids, 0.5F, this->At(t[0]), this->Float(t[2]));
-        kernels.cross_entropy_part(kRows, kVocab, ids, this->At(t[3]), this->Float(t[4]));
-        kernels.cross_entropy_gradient(kRows, kVocab, ids, 0.5F, this->Float(t[5]), this->At(t[3]));
-      });
+  constexpr int64_t kRows = 19;
+  for (int64_t vocab : {1003, 9008}) {
+    const at::Tensor targets = at::randint(vocab, {kRows}, at::kLong);
+    const at::Tensor logits = this->Make({kRows, vocab}) * 3;
+    this->Compare(
+        {logits.clone(), targets, at::zeros({kRows}), logits.clone(), at::zeros({kRows, 3}),
+         at::logsumexp(logits.to(at::kFloat), 1)},
+        [&](const auto& kernels, const auto& t) {
+          const int64_t* ids = t[1].template data_ptr<int64_t>();
+          kernels.cross_entropy(kRows, vocab, ids, 0.5F, this->At(t[0]), this->Float(t[2]));
+          kernels.cross_entropy_part(kRows, vocab, ids, this->At(t[3]), this->Float(t[4]));
+          kernels.cross_entropy_gradient(kRows, vocab, ids, 0.5F, this->Float(t[5]),
+                                         this->At(t[3]));
+        });
+  }
 }
 
 TYPED_TEST(DeviceGpuTest, DropsTheCpusElements) {
@@ -173,24 +197,25 @@ constexpr kernels::AdamW kAdamW = {.learning_rate = 1e-2F,
                                    .gradient_scale = 0.5F};
 
 TYPED_TEST(DeviceGpuTest, OptimizersAreTheCpus) {
-  constexpr int64_t kCount = 40003;
   const kernels::Sgd sgd{1e-2F, 0.9F, 0.1F, 0.5F, true};
   const kernels::Lion lion{1e-2F, 0.9F, 0.95F, 0.1F, 0.5F};
-  const auto state = [] { return at::rand({kCount}); };
-  this->Compare(
-      {this->Make({kCount}), state(), state(), state(), state(), state(), state(), state(), state(),
-       state(), state(), at::rand({kCount}).to(kType<TypeParam>)},
-      [&](const auto& kernels, const auto& t) {
-        double sums[2];
-        kernels.adamw(kCount, kAdamW, this->At(t[0]), this->Float(t[1]), this->Float(t[2]),
-                      this->Float(t[3]));
-        kernels.sgd(kCount, sgd, this->At(t[0]), this->Float(t[4]), this->Float(t[5]));
-        // From a mean of one sign: a sum near 0 may round to either.
-        kernels.lion(kCount, lion, this->At(t[11]), this->Float(t[6]), this->Float(t[7]));
-        kernels.lamb_measure(kCount, kAdamW, this->At(t[0]), this->Float(t[8]), this->Float(t[9]),
-                             this->Float(t[10]), sums);
-      },
-      1e-4);
+  for (int64_t count : {40003, 40004}) {
+    const auto state = [&] { return at::rand({count}); };
+    this->Compare(
+        {this->Make({count}), state(), state(), state(), state(), state(), state(), state(),
+         state(), state(), state(), at::rand({count}).to(kType<TypeParam>)},
+        [&](const auto& kernels, const auto& t) {
+          double sums[2];
+          kernels.adamw(count, kAdamW, this->At(t[0]), this->Float(t[1]), this->Float(t[2]),
+                        this->Float(t[3]));
+          kernels.sgd(count, sgd, this->At(t[0]), this->Float(t[4]), this->Float(t[5]));
+          // From a mean of one sign: a sum near 0 may round to either.
+          kernels.lion(count, lion, this->At(t[11]), this->Float(t[6]), this->Float(t[7]));
+          kernels.lamb_measure(count, kAdamW, this->At(t[0]), this->Float(t[8]), this->Float(t[9]),
+                               this->Float(t[10]), sums);
+        },
+        1e-4);
+  }
 }
 
 TYPED_TEST(DeviceGpuTest, SumsAndPassesOverBuffersAreTheCpus) {
@@ -260,6 +285,18 @@ TYPED_TEST(DeviceGpuTest, AttentionIsTheCpus) {
           << "result " << i << ", window " << window;
     }
   }
+}
+
+// dweight = dy^T x, written and then added to in fp32.
+TYPED_TEST(DeviceGpuTest, ProductsAddToFp32) {
+  const at::Tensor dy = this->Make({300, 40}), x = this->Make({300, 24});
+  const at::Tensor expected = dy.to(at::kDouble).t().matmul(x.to(at::kDouble));
+  const at::Tensor sum = at::empty({40, 24}, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
+  const at::Tensor dy_gpu = dy.to(at::kCUDA), x_gpu = x.to(at::kCUDA);
+  Multiply(GemmLibraries(KernelLibrary::kAten), dy_gpu.t(), x_gpu, sum);
+  Multiply(GemmLibraries(KernelLibrary::kAten), dy_gpu.t(), x_gpu, sum, /*add=*/true);
+  const at::Tensor error = (sum.cpu().to(at::kDouble) - 2 * expected).abs();
+  EXPECT_LT(error.max().item<double>(), 1e-4 * 2 * expected.abs().max().item<double>());
 }
 
 }  // namespace

@@ -186,6 +186,11 @@ TYPED_TEST(KernelsTest, TokensOfAnotherRankHaveNoRow) {
   EXPECT_TRUE(at::equal(y[0], table[2]));
   EXPECT_TRUE(at::equal(y[2], table[4]));
   EXPECT_EQ(y[1].abs().max().template item<double>(), 0);
+  auto positions = this->Make({4, 16});
+  this->kernels().embedding_forward(4, 16, 4, tokens.template data_ptr<int64_t>(),
+                                    this->Data(table), this->Data(positions), this->Data(y));
+  EXPECT_NE(y[0].abs().max().template item<double>(), 0);
+  EXPECT_EQ(y[1].abs().max().template item<double>(), 0) << "nor a position's";
   auto dy = this->Make({4, 16});
   at::Tensor dtable = at::full({5, 16}, 7.0);
   EmbeddingBackward(this->kernels(), 4, 16, 5, tokens.template data_ptr<int64_t>(), this->Data(dy),
@@ -267,6 +272,15 @@ TYPED_TEST(KernelsTest, EmbeddingAndItsGradients) {
   EmbeddingBackward(this->kernels(), 20, 16, 11, ids, this->Data(dy), true,
                     dtable.data_ptr<float>());
   this->ExpectNear(dtable, tf.grad() * 2);
+}
+
+TYPED_TEST(KernelsTest, OnePositionHasTheSumOfAllRows) {
+  auto dy = this->Make({20, 16});
+  at::Tensor sum = at::ones({16});
+  PositionBackward(this->kernels(), 20, 16, 1, this->Data(dy), true, sum.data_ptr<float>());
+  this->ExpectNear(sum, dy.to(at::kFloat).sum(0) + 1);
+  PositionBackward(this->kernels(), 20, 16, 1, this->Data(dy), false, sum.data_ptr<float>());
+  this->ExpectNear(sum, dy.to(at::kFloat).sum(0));
 }
 
 TYPED_TEST(KernelsTest, SumSquaresAndAccumulate) {

@@ -310,6 +310,8 @@ WeftDeviceTable Table() {
   t.DeviceName = [](int, char* name, size_t size) {
     return std::snprintf(name, size, "played"), 0;
   };
+  t.Allocate = [](void** memory, size_t size) { return (*memory = std::malloc(size)), 0; };
+  t.Free = [](void* memory) { return std::free(memory), 0; };
   t.StreamCreate = [](WeftStream** stream, int) { return (*stream = new WeftStream), 0; };
   t.StreamDestroy = [](WeftStream* stream) { return delete stream, 0; };
   t.StreamSynchronize = [](WeftStream* stream) { return stream->Synchronize(), 0; };
