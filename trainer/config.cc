@@ -438,6 +438,7 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
                                          : DeviceKind::kCpu;
   config.gemm = LibraryOf(settings.Text("train.gemm"));
   config.attention = LibraryOf(settings.Text("train.attention"));
+  config.pack_weights = settings.Bool("train.pack_weights");
   config.loss_rows = settings.Integer("train.loss_rows");
   config.threads = static_cast<int>(settings.Integer("train.threads"));
   config.host_memory = settings.ByteCount("train.host_memory");

@@ -119,6 +119,7 @@ struct TrainConfig {
   std::vector<RecomputeKind> recompute;            // of each layer
   KernelLibrary gemm = KernelLibrary::kAuto;       // what multiplies matrices
   KernelLibrary attention = KernelLibrary::kAuto;  // what computes attention
+  bool pack_weights = true;                        // once a step, for the loops of gemm
   int64_t loss_rows = 0;                           // whose logits exist at one time; 0: chosen
   int threads = 0;           // compute threads a rank; 0: cores / ranks on this host
   Bytes host_memory;         // for the ranks of a host; 0: what it has

@@ -54,13 +54,28 @@ struct GemmProblem {
   int64_t other_stride = 0;
   C* out = nullptr;
   int64_t out_stride = 0;
+  // b as GemmTable::pack_f32 or pack_bf16 has packed it, with the split of the epilogue, which is
+  // then read in its place; null: each product packs b. The bits are the same.
+  const uint32_t* packed_b = nullptr;
 };
+
+// Where the panels of b begin anew: no panel has columns of both gates and ups.
+inline int64_t GemmSplit(GemmEpilogue epilogue, int64_t n) {
+  return epilogue == GemmEpilogue::kSwiglu ? n / 2 : n;
+}
 
 struct GemmTable {
   const char* instruction_set = "";
   void (*f32)(const GemmProblem<float, float>& problem);
   void (*bf16)(const GemmProblem<Bf16, Bf16>& problem);
   void (*bf16_to_fp32)(const GemmProblem<Bf16, float>& problem);
+  // b: [k, n], into packed_words(...) words at `packed`: for GemmProblem::packed_b of several
+  // products with this table and GemmSplit. bf16 takes half a word or, widened, a whole one.
+  int64_t (*packed_words)(bool bf16, int64_t n, int64_t k, int64_t split);
+  void (*pack_f32)(const GemmOperand<float>& b, int64_t n, int64_t k, int64_t split,
+                   uint32_t* packed);
+  void (*pack_bf16)(const GemmOperand<Bf16>& b, int64_t n, int64_t k, int64_t split,
+                    uint32_t* packed);
   // Whether bf16 is multiplied as it is; else it is widened.
   bool has_bf16 = false;
   // Multiplications and additions on operands that stay in registers and the first-level cache:

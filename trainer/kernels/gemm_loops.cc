@@ -132,38 +132,101 @@ void MultiplyTask(const GemmProblem<T, C>& p, const Pass& pass, const Task& task
   }
 }
 
+// How the common dimension is cut.
+struct Passes {
+  int64_t steps = 0;  // of all passes together
+  int64_t count = 1;
+  int64_t pass_steps = 0;  // of each pass but the last, which may have fewer
+};
+template <typename T>
+Passes PassesOf(int64_t k) {
+  const int64_t steps = Quotient(k, kDepth<T>);
+  const int64_t count = std::max<int64_t>(1, Quotient(steps, kPassSteps));
+  return {steps, count, RoundUp(Quotient(steps, count), 4)};
+}
+
+// Panels of all of b: those of columns [0, split), then those of the others.
+struct Panels {
+  int64_t before = 0, all = 0;
+
+  Panels(int64_t n, int64_t split)
+      : before(Quotient(split, kTileColumns)), all(before + Quotient(n - split, kTileColumns)) {}
+  // Number of the panel that begins at a column.
+  int64_t At(int64_t column, int64_t split) const {
+    return column < split ? column / kTileColumns : before + (column - split) / kTileColumns;
+  }
+};
+
+template <typename T>
+GemmOperand<T> FromColumn(const GemmOperand<T>& b, int64_t column) {
+  return {b.data + column * (b.transposed ? b.stride : 1), b.stride, b.transposed};
+}
+
+int64_t PackedWords(bool bf16, int64_t n, int64_t k, int64_t split) {
+  return Panels(n, split).all * kTileColumns * Quotient(k, bf16 ? kDepth<Bf16> : kDepth<float>);
+}
+
+// All panels of a pass lie side by side, those of the next pass behind them.
+template <typename T>
+void Pack(const GemmOperand<T>& b, int64_t n, int64_t k, int64_t split, uint32_t* packed) {
+  const Passes passes = PassesOf<T>(k);
+  const Panels panels(n, split);
+#pragma omp parallel for schedule(dynamic, 4) if (n * k > (1 << 14))
+  for (int64_t panel = 0; panel < panels.all; ++panel) {
+    const int64_t begin = panel < panels.before ? 0 : split;
+    const int64_t end = panel < panels.before ? split : n;
+    const int64_t number = panel < panels.before ? panel : panel - panels.before;
+    const GemmOperand<T> side = FromColumn(b, begin);
+    for (int64_t pass = 0; pass < passes.count; ++pass) {
+      const int64_t step = pass * passes.pass_steps;
+      const int64_t here = std::min(passes.pass_steps, passes.steps - step);
+      PackPanel<T, kTileColumns>(side, side.transposed, number, end - begin, step * kDepth<T>,
+                                 std::min(here * kDepth<T>, k - step * kDepth<T>),
+                                 packed + (step * panels.all + panel * here) * kTileColumns);
+    }
+  }
+}
+
 template <typename T, typename C>
 void Multiply(const GemmProblem<T, C>& p) {
   static thread_local ScratchMemory a_memory, b_memory, sums_memory;
-  const int64_t steps = Quotient(p.k, kDepth<T>);
-  const int64_t passes = std::max<int64_t>(1, Quotient(steps, kPassSteps));
-  const int64_t pass_steps = RoundUp(Quotient(steps, passes), 4);
+  const Passes cut = PassesOf<T>(p.k);  // no binding: clang captures none for OpenMP
+  const int64_t passes = cut.count, pass_steps = cut.pass_steps;
   const int64_t row_panels = Quotient(std::min(p.m, kPackedRows), kTileRows);
   const int64_t column_panels = Quotient(std::min(p.n, kPackedColumns), kTileColumns);
   uint32_t* const a = a_memory.Take<uint32_t>(row_panels * kTileRows * pass_steps);
-  uint32_t* const b = b_memory.Take<uint32_t>(column_panels * kTileColumns * pass_steps);
+  uint32_t* const b = p.packed_b != nullptr
+                          ? nullptr
+                          : b_memory.Take<uint32_t>(column_panels * kTileColumns * pass_steps);
   // Sums of passes but the last, where the result itself cannot hold them.
   const bool apart = passes > 1 && !std::is_same_v<C, float>;
   float* const sums =
       apart ? sums_memory.Take<float>(p.m * std::min(p.n, kPackedColumns)) : nullptr;
   const int threads = omp_get_max_threads();
   // No block has columns of both sides: gates, then ups.
-  const int64_t split = p.epilogue == GemmEpilogue::kSwiglu ? p.n / 2 : p.n;
+  const int64_t split = GemmSplit(p.epilogue, p.n);
+  const Panels all_panels(p.n, split);
 
 #pragma omp parallel num_threads(threads) if (p.m * p.n * p.k > (1 << 18))
   for (int64_t jc = 0, columns = 0; jc < p.n; jc += columns) {
     columns = std::min(kPackedColumns, (jc < split ? split : p.n) - jc);
     const int64_t b_panels = Quotient(columns, kTileColumns);
-    const GemmOperand<T> right{p.b.transposed ? p.b.data + jc * p.b.stride : p.b.data + jc,
-                               p.b.stride, p.b.transposed};
+    const GemmOperand<T> right = FromColumn(p.b, jc);
     for (int64_t number = 0; number < passes; ++number) {
       const int64_t first = number * pass_steps * kDepth<T>;
       const int64_t depth = std::min(pass_steps * kDepth<T>, p.k - first);
       const int64_t here = Quotient(depth, kDepth<T>);
+      const uint32_t* panels = b;
+      if (p.packed_b != nullptr) {
+        panels =
+            p.packed_b +
+            (number * pass_steps * all_panels.all + all_panels.At(jc, split) * here) * kTileColumns;
+      } else {
 #pragma omp for schedule(dynamic, 4)
-      for (int64_t panel = 0; panel < b_panels; ++panel) {
-        PackPanel<T, kTileColumns>(right, right.transposed, panel, columns, first, depth,
-                                   b + panel * kTileColumns * here);
+        for (int64_t panel = 0; panel < b_panels; ++panel) {
+          PackPanel<T, kTileColumns>(right, right.transposed, panel, columns, first, depth,
+                                     b + panel * kTileColumns * here);
+        }
       }
       for (int64_t ic = 0; ic < p.m; ic += kPackedRows) {
         const int64_t rows = std::min(kPackedRows, p.m - ic);
@@ -176,7 +239,7 @@ void Multiply(const GemmProblem<T, C>& p) {
                                   a + panel * kTileRows * here);
         }
         const Pass pass{.a = a,
-                        .b = b,
+                        .b = panels,
                         .steps = here,
                         .block = {.row = ic, .rows = rows, .column = jc, .columns = columns},
                         .is_first = number == 0,
@@ -233,6 +296,9 @@ GemmTable Gemm() {
   table.f32 = &Multiply<float, float>;
   table.bf16 = &Multiply<Bf16, Bf16>;
   table.bf16_to_fp32 = &Multiply<Bf16, float>;
+  table.packed_words = &PackedWords;
+  table.pack_f32 = &Pack<float>;
+  table.pack_bf16 = &Pack<Bf16>;
   table.has_bf16 = kHasPairs;
   table.register_peak = &RegisterPeak;
   return table;

@@ -296,11 +296,12 @@ absl::Status NoPlace(const TrainConfig& config, const std::string& host, int ran
 }  // namespace
 
 Bytes MemoryEstimate::tensors() const {
-  return parameters + gradients + optimizer + activations + snapshots;
+  return parameters + gradients + optimizer + activations + packed + snapshots;
 }
 
 absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const StepPlan& plan,
-                                              int stage, int tensor_rank, bool keeps_snapshots) {
+                                              int stage, int tensor_rank, bool keeps_snapshots,
+                                              const GemmLibraries* gemm) {
   WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(plan.pipeline));
   const ModelPart part = plan.PartOf(stage, tensor_rank, tensor_rank);
   const std::vector<ParameterSpec> specs = GptParameters(config.model, part);
@@ -316,6 +317,8 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const S
                               (is_view ? 0 : buckets.shard * owned_width));
   estimate.gradients = Bytes(GradientBytes(config, plan, buckets, ranks, width));
   estimate.optimizer = Bytes(StateBytes(config, buckets));
+  estimate.packed = PackedBytes(config.model, part, plan.PartPacked(config), config.precision,
+                                gemm != nullptr ? *gemm : KernelLibrary::kWeft);
   if (keeps_snapshots) {
     estimate.snapshots = (Bytes(buckets.shard * owned_width) + estimate.optimizer) * 4;
   }
@@ -347,7 +350,7 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
     AppendStages(config, plan, text);
   }
   absl::StrAppend(&text, "memory of a rank, MiB (estimated)\n",
-                  "  stage  parameters  gradients  optimizer  activations  snapshots  "
+                  "  stage  parameters  gradients  optimizer  activations   packed  snapshots  "
                   "checkpoints    total\n");
   // Ranks of a host are neighbours: the stages of the fullest host are at most as large as the
   // largest one.
@@ -355,11 +358,11 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
   for (int stage = 0; stage < sizes.pipeline; ++stage) {
     WEFT_ASSIGN_OR_RETURN(MemoryEstimate memory,
                           EstimateMemory(config, plan, stage, 0, keeps_snapshots));
-    absl::StrAppendFormat(&text, "  %5d  %10.1f  %9.1f  %9.1f  %11.1f  %9.1f  %11.1f  %7.1f\n",
-                          stage, Mebibytes(memory.parameters), Mebibytes(memory.gradients),
-                          Mebibytes(memory.optimizer), Mebibytes(memory.activations),
-                          Mebibytes(memory.snapshots), Mebibytes(memory.pool),
-                          Mebibytes(memory.total()));
+    absl::StrAppendFormat(
+        &text, "  %5d  %10.1f  %9.1f  %9.1f  %11.1f  %7.1f  %9.1f  %11.1f  %7.1f\n", stage,
+        Mebibytes(memory.parameters), Mebibytes(memory.gradients), Mebibytes(memory.optimizer),
+        Mebibytes(memory.activations), Mebibytes(memory.packed), Mebibytes(memory.snapshots),
+        Mebibytes(memory.pool), Mebibytes(memory.total()));
     largest = std::max(largest, memory.total());
   }
   const int here = ranks_per_host > 0 ? std::min(ranks, ranks_per_host) : ranks;
@@ -375,7 +378,10 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
   const Bytes program = AnonymousMemory() * here;
   const Bytes memory = HostMemory(config);
   if (memory.count() > 0 && tensors + program > memory) {
-    return NoPlace(config, "a host", here, tensors, program, memory);
+    if (!config.pack_weights) return NoPlace(config, "a host", here, tensors, program, memory);
+    TrainConfig without = config;  // as the run would do
+    without.pack_weights = false;
+    return DescribeRun(without, ranks, ranks_per_host, keeps_snapshots);
   }
   absl::StrAppendFormat(&text, "a host        %d ranks: %.0f MiB of %.0f\n", here,
                         Mebibytes(tensors + program), Mebibytes(memory));

@@ -22,6 +22,7 @@ struct MemoryEstimate {
   Bytes optimizer;    // states of this rank's shard
   Bytes activations;  // kept for the backward passes that a stage holds at one time, the logits,
                       // and what the pass under way makes
+  Bytes packed;       // copies of weights that products read (model/packed_weights.h)
   Bytes snapshots;    // of the last two steps, this rank's and another's (snapshots.h)
   Bytes pool;         // what a checkpoint is written from in the background; no tensor
   Bytes tensors() const;
@@ -31,9 +32,11 @@ struct MemoryEstimate {
 };
 
 // Memory of the rank at `stage` of the pipeline and `tensor_rank` of the tensor axis.
-// model.vocabulary is known. `keeps_snapshots`: the last steps stay in memory.
+// model.vocabulary is known. `keeps_snapshots`: the last steps stay in memory. `gemm`: what
+// multiplies; null: not known before the run, and counted as our own loops.
 absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const StepPlan& plan,
-                                              int stage, int tensor_rank, bool keeps_snapshots);
+                                              int stage, int tensor_rank, bool keeps_snapshots,
+                                              const GemmLibraries* gemm = nullptr);
 
 // Several lines for people: layout, micro-batches, bubble, work and memory of each stage.
 // InvalidArgument where the layout cannot be, or `ranks_per_host` of its ranks have no place in a

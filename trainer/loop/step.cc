@@ -89,7 +89,17 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
   for (int chunk = 0; chunk < plan_.pipeline.chunks; ++chunk) {
     chunks_.push_back(std::make_unique<Gpt>(config_.model, part, chunk, parameters_->parameters(),
                                             parameters_->tensors(), axes));
+    const PackedPart packed = plan_.PartPacked(config_);
+    if (packed == PackedPart::kNone) continue;
+    chunks_.back()->KeepPacked(packed,
+                               [parameters = parameters_.get()] { return parameters->changes(); });
   }
+}
+
+Bytes Stepper::packed_bytes() const {
+  return PackedBytes(config_.model,
+                     plan_.PartOf(stage(), groups_->tensor->rank(), groups_->expert->rank()),
+                     plan_.PartPacked(config_), config_.precision, chunks_[0]->gemm());
 }
 
 Gpt* Stepper::whole_model() {

@@ -63,6 +63,9 @@ struct StepPlan {
   static absl::StatusOr<StepPlan> Make(const TrainConfig& config, const ParallelSizes& sizes);
   // Whether gradients cross the ranks in fp32, whatever the compute type.
   bool ReducesInFp32(const TrainConfig& config) const;
+  // Which weights a step keeps packed (train.pack_weights): those that several products of its read
+  // in the same way.
+  PackedPart PartPacked(const TrainConfig& config) const;
   // Forward FLOPs of a token in each chunk of the model, over those of one layer: what stages are
   // balanced by, and timed with.
   std::vector<double> ChunkCosts(const ModelConfig& model) const;
@@ -86,6 +89,8 @@ class Stepper final : private PipelineStage {
   // The model, where one rank holds it whole in host memory; else null.
   Gpt* whole_model();
   const StepPlan& plan() const { return plan_; }
+  // What this rank keeps weights packed in, with the libraries of now.
+  Bytes packed_bytes() const;
   // What multiplies matrices and what computes attention from now on.
   void SetLibraries(const GemmLibraries& gemm, KernelLibrary attention) {
     for (const std::unique_ptr<Gpt>& chunk : chunks_) {

@@ -123,6 +123,23 @@ ModelPart StepPlan::PartOf(int stage, int tensor_rank, int expert_rank) const {
   return part;
 }
 
+PackedPart StepPlan::PartPacked(const TrainConfig& config) const {
+  // Stage 3 does without memory for whole weights between their passes.
+  if (!config.pack_weights || config.device != DeviceKind::kCpu || config.zero_stage == 3 ||
+      config.gemm == KernelLibrary::kAten || config.precision == Precision::kFp16) {
+    return PackedPart::kNone;
+  }
+  // Packing takes a part of a product that falls with the rows. Of a whole step it was 2.5 % with
+  // 256 rows and 1.5 % with 512 (docs/benchmarks/train.md): with more it is not worth the memory.
+  constexpr int64_t kRowsMost = 512;
+  const int64_t rows = micro_rows * TokensHeld(config.model.sequence);
+  if (pipeline.micro_batches > 1 && rows <= kRowsMost) return PackedPart::kAll;
+  const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
+  const int64_t at_once = LossRows(rows, config.model.vocabulary / sizes.tensor, width,
+                                   config.loss_rows, /*on_gpu=*/false);
+  return at_once < rows && at_once <= kRowsMost ? PackedPart::kHead : PackedPart::kNone;
+}
+
 std::vector<double> StepPlan::ChunkCosts(const ModelConfig& model) const {
   std::vector<double> costs(chunk_layers.begin(), chunk_layers.end());
   costs.back() += EndCost(model);

@@ -66,9 +66,10 @@ void MemoryUse::Begin() {
   tensors_before_ = TensorMemory();
 }
 
-absl::StatusOr<std::vector<std::string>> MemoryUse::Report(const StepPlan& plan) const {
-  const absl::StatusOr<MemoryEstimate> estimate =
-      EstimateMemory(config_, plan, groups_.pipeline->rank(), groups_.tensor->rank(), snapshots_);
+absl::StatusOr<std::vector<std::string>> MemoryUse::Report(const StepPlan& plan,
+                                                           const GemmLibraries& gemm) const {
+  const absl::StatusOr<MemoryEstimate> estimate = EstimateMemory(
+      config_, plan, groups_.pipeline->rank(), groups_.tensor->rank(), snapshots_, &gemm);
   const Bytes peak =
       device_.is_cpu() ? PeakTensorMemory() - tensors_before_ : MemoryOf(device_).tensors_peak;
   const Bytes expected = !estimate.ok()     ? Bytes(0)

@@ -38,7 +38,8 @@ class MemoryUse {
   absl::Status Check() const;
   void Begin();  // just before the model is made
   // A line a rank; all ranks call it together, after the last step.
-  absl::StatusOr<std::vector<std::string>> Report(const StepPlan& plan) const;
+  absl::StatusOr<std::vector<std::string>> Report(const StepPlan& plan,
+                                                  const GemmLibraries& gemm) const;
 
  private:
   const TrainConfig& config_;

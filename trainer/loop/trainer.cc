@@ -81,7 +81,7 @@ class Run {
     // A run that begins anew must not leave the old one's checkpoints to be resumed from.
     if (!options_.resume) WEFT_RETURN_IF_ERROR(checkpoints_.ExpectNone());
     WEFT_RETURN_IF_ERROR(group_.Agree(OpenData()));
-    WEFT_RETURN_IF_ERROR(memory_.Check());
+    WEFT_RETURN_IF_ERROR(CheckMemory());
     WEFT_RETURN_IF_ERROR(group_.Agree(MakeStepper()));
     Note(RecoveryPhase::kBuild);
     stepper_->set_before_update([this] { return FinishCopies(); });
@@ -104,7 +104,7 @@ class Run {
     ForgetTensorPeak();
     WEFT_ASSIGN_OR_RETURN(bool stopped, Loop());
     WEFT_RETURN_IF_ERROR(Require("remote checkpoint", checkpoints_.FinishMirror()));
-    WEFT_ASSIGN_OR_RETURN(memory_report_, memory_.Report(stepper_->plan()));
+    WEFT_ASSIGN_OR_RETURN(memory_report_, memory_.Report(stepper_->plan(), gemm_.libraries));
     WEFT_RETURN_IF_ERROR(WriteTrace());
     if (!stopped) WEFT_RETURN_IF_ERROR(Finish());
     WEFT_RETURN_IF_ERROR(Require("metrics", is_first() ? metrics_->Finish() : absl::OkStatus()));
@@ -139,6 +139,14 @@ class Run {
     WEFT_RETURN_IF_ERROR(data_.Open(options_.config, is_first()));
     config_.model.vocabulary = data_.info.vocab_size;
     return absl::OkStatus();
+  }
+
+  // Without packed weights where only their copies have no room.
+  absl::Status CheckMemory() {
+    const absl::Status status = memory_.Check();
+    if (!absl::IsInvalidArgument(status) || !config_.pack_weights) return status;
+    config_.pack_weights = false;
+    return memory_.Check();
   }
 
   absl::Status MakeStepper() {
@@ -231,6 +239,12 @@ class Run {
         DescribeLayout(), options_.threads, NameOf(config_.precision), DescribeDevice(device_),
         gemm_.description, attention_.description, peak_flops_ / 1e9));
     if (threads_) progress_->Note(absl::StrCat("compute threads ", threads_->description()));
+    if (const Bytes packed = stepper_->packed_bytes(); packed.count() > 0) {
+      progress_->Note(absl::StrFormat("weights packed once a step: %.1f MiB (train.pack_weights)",
+                                      static_cast<double>(packed.count()) / (1 << 20)));
+    } else if (options_.config.pack_weights && !config_.pack_weights) {
+      progress_->Note("weights are not packed once a step: there is no memory for the copies");
+    }
     for (const KernelRates& row : gemm_.rates) {
       progress_->Note(absl::StrFormat("product %-22s  weft %4.0f, aten %4.0f GFLOP/s", row.name,
                                       row.weft / 1e9, row.aten / 1e9));

@@ -70,7 +70,14 @@ inline at::Tensor ParameterOrNone(const Context& context, int index) {
 inline void MultiplyInto(const Context& context, const at::Tensor& x, const ParameterPair& layer,
                          const at::Tensor& out) {
   Multiply(context.model->gemm(), x, context.model->parameter(layer.weight).t(), out,
-           /*add=*/false, ParameterOrNone(context, layer.bias));
+           /*add=*/false, ParameterOrNone(context, layer.bias),
+           context.model->packed(layer.weight, GemmPass::kForward));
+}
+// dy * weight into `out`.
+inline void InputGradientInto(const Context& context, const at::Tensor& dy, int weight,
+                              const at::Tensor& out) {
+  Multiply(context.model->gemm(), dy, context.model->parameter(weight), out, /*add=*/false, {},
+           context.model->packed(weight, GemmPass::kInputGradient));
 }
 void DeliverTo(const GradientTarget& target, const at::Tensor& gradient);
 // The whole gradient of a parameter.

@@ -158,12 +158,10 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
         [&](size_t expert, int64_t begin, int64_t count) {
           const Expert& layers = experts[expert];
           const at::Tensor dhidden = dinner.narrow(0, begin, count);
-          ActivatedBackward(
-              config,
-              at::mm(dresults.narrow(0, begin, count), context.model->parameter(layers.out.weight)),
-              inner.narrow(0, begin, count), dhidden);
-          Multiply(context.model->gemm(), dhidden, context.model->parameter(layers.in.weight),
-                   dreceived.narrow(0, begin, count));
+          const at::Tensor dactive = at::empty({count, config.ffn}, dy.options());
+          InputGradientInto(context, dresults.narrow(0, begin, count), layers.out.weight, dactive);
+          ActivatedBackward(config, dactive, inner.narrow(0, begin, count), dhidden);
+          InputGradientInto(context, dhidden, layers.in.weight, dreceived.narrow(0, begin, count));
         });
     for (size_t expert = 0; expert < experts.size(); ++expert) {
       const int first = axis.PieceOf(static_cast<int64_t>(expert), 0);

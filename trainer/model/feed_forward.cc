@@ -17,7 +17,7 @@ at::Tensor Product(const Context& context, const at::Tensor& x, const ParameterP
   const at::Tensor& weight = context.model->parameter(layer.weight);
   at::Tensor y = at::empty({x.size(0), weight.size(0)}, x.options());
   MultiplyThen(context.model->gemm(), x, weight.t(), y, ParameterOrNone(context, layer.bias),
-               epilogue);
+               epilogue, context.model->packed(layer.weight, GemmPass::kForward));
   return y;
 }
 at::Tensor ProductAndSum(const Context& context, const at::Tensor& x, const at::Tensor& residual,
@@ -29,7 +29,7 @@ at::Tensor ProductAndSum(const Context& context, const at::Tensor& x, const at::
 at::Tensor InputGradient(const Context& context, const at::Tensor& dy, int weight) {
   const at::Tensor& matrix = context.model->parameter(weight);
   at::Tensor dx = at::empty({dy.size(0), matrix.size(1)}, dy.options());
-  Multiply(context.model->gemm(), dy, matrix, dx);
+  InputGradientInto(context, dy, weight, dx);
   return dx;
 }
 
@@ -81,7 +81,8 @@ struct FeedForwardFunction : torch::autograd::Function<FeedForwardFunction> {
     const GemmEpilogue kind = context.model->config().IsGated() ? GemmEpilogue::kSwigluGradient
                                                                 : GemmEpilogue::kGeluGradient;
     MultiplyThen(context.model->gemm(), dy, context.model->parameter(layers.out.weight), dinner, {},
-                 {kind, inner, {}});
+                 {kind, inner, {}},
+                 context.model->packed(layers.out.weight, GemmPass::kInputGradient));
     DeliverLinear(context, layers.in, dinner, x);
     const at::Tensor dresidual = ctx->saved_data["adds"].toBool() ? dy : at::Tensor();
     return {InputGradient(context, dinner, layers.in.weight), dresidual, {}, {}};

@@ -29,6 +29,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -38,6 +39,7 @@
 #include "trainer/model/context_axis.h"
 #include "trainer/model/expert_axis.h"
 #include "trainer/model/gradient_sink.h"
+#include "trainer/model/packed_weights.h"
 #include "trainer/model/parameters.h"
 #include "trainer/model/product.h"
 #include "trainer/model/recompute.h"
@@ -150,6 +152,18 @@ class Gpt {
   // What multiplies, and what computes attention, from now on; LibTorch at the beginning.
   void set_gemm(GemmLibraries libraries) { gemm_ = std::move(libraries); }
   void set_attention_library(KernelLibrary library) { attention_library_ = library; }
+  // From now on our own products read `part` of the weights from packed copies, made anew when
+  // `changes` returns another number than before.
+  void KeepPacked(PackedPart part, ChangeCount changes) {
+    packed_ = std::make_unique<PackedWeights>(std::move(changes));
+    packed_part_ = part;
+  }
+  // Where products of a pass have a weight packed; null: nowhere.
+  PackedWeight* packed(int parameter, GemmPass pass) const {
+    const bool keeps = packed_part_ == PackedPart::kAll ||
+                       (packed_part_ == PackedPart::kHead && parameter == head_);
+    return keeps ? &packed_->Of(parameter, pass) : nullptr;
+  }
   // The tokens whose rows of the embedding this rank has.
   int64_t first_token() const { return first_token_; }
   // cos and sin of position * frequency, fp32 [rows of a sample here, width of a head / 2].
@@ -203,6 +217,8 @@ class Gpt {
   int first_unit_ = 0;
   GemmLibraries gemm_;
   KernelLibrary attention_library_ = KernelLibrary::kAten;
+  std::unique_ptr<PackedWeights> packed_;
+  PackedPart packed_part_ = PackedPart::kNone;
   int64_t first_token_ = 0;
   Pair norm_;
   int token_table_ = -1, position_table_ = -1, head_ = -1;

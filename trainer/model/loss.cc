@@ -147,7 +147,7 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
                        : SplitCrossEntropy(logits, targets, context.model->first_token(), *axis,
                                            request.scale));
         if (!trains) continue;
-        Multiply(context.model->gemm(), logits, weight, dx.narrow(0, at, count));
+        InputGradientInto(context, logits, head, dx.narrow(0, at, count));
         gradient->Add(logits, here);
       }
       if (axis != nullptr && trains) axis->StartScatter(scatter, static_cast<size_t>(s));

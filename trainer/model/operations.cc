@@ -27,7 +27,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     DeliverLinear(context, layer, dy, ctx->get_saved_variables()[0]);
     const at::Tensor& weight = context.model->parameter(layer.weight);
     at::Tensor dx = at::empty({dy.size(0), weight.size(1)}, dy.options());
-    Multiply(context.model->gemm(), dy, weight, dx);
+    InputGradientInto(context, dy, layer.weight, dx);
     return {dx, {}, {}};
   }
 };

@@ -2,6 +2,7 @@
 
 #include "trainer/device/device.h"
 #include "trainer/kernels/gemm.h"
+#include "trainer/model/packed_weights.h"
 #include "trainer/model/product_epilogue.h"
 #include "trainer/profile/work_time.h"
 
@@ -44,6 +45,14 @@ kernels::GemmProblem<T, C> ProblemOf(const at::Tensor& a, const at::Tensor& b,
           out.stride(0),
           add,
           bias.defined() ? static_cast<const T*>(bias.data_ptr()) : nullptr};
+}
+
+template <typename T, typename C>
+kernels::GemmProblem<T, C> WithPacked(kernels::GemmProblem<T, C> problem, PackedWeight* packed) {
+  if (packed == nullptr) return problem;
+  problem.packed_b = packed->Panels(problem.b, problem.n, problem.k,
+                                    kernels::GemmSplit(problem.epilogue, problem.n));
+  return problem;
 }
 
 void MultiplyByAten(const at::Tensor& a, const at::Tensor& b, at::Tensor out, bool add,
@@ -119,30 +128,31 @@ void Finish(const at::Tensor& product, const at::Tensor& c, const ProductEpilogu
 }  // namespace
 
 void Multiply(const GemmLibraries& libraries, const at::Tensor& a, const at::Tensor& b,
-              at::Tensor out, bool add, const at::Tensor& bias) {
+              at::Tensor out, bool add, const at::Tensor& bias, PackedWeight* packed) {
   const WorkScope scope(Work::kGemm);
   if (libraries.Of(ShapeOf(a, b)) != KernelLibrary::kWeft || !IsOurs(a, b, out)) {
     return MultiplyByAten(a, b, std::move(out), add, bias);
   }
   if (a.scalar_type() == at::kFloat) {
-    kernels::Gemm().f32(ProblemOf<float, float>(a, b, out, add, bias));
+    kernels::Gemm().f32(WithPacked(ProblemOf<float, float>(a, b, out, add, bias), packed));
   } else if (out.scalar_type() == at::kFloat) {
-    kernels::Gemm().bf16_to_fp32(ProblemOf<Bf16, float>(a, b, out, add, bias));
+    kernels::Gemm().bf16_to_fp32(WithPacked(ProblemOf<Bf16, float>(a, b, out, add, bias), packed));
   } else {
-    kernels::Gemm().bf16(ProblemOf<Bf16, Bf16>(a, b, out, add, bias));
+    kernels::Gemm().bf16(WithPacked(ProblemOf<Bf16, Bf16>(a, b, out, add, bias), packed));
   }
 }
 
 void MultiplyThen(const GemmLibraries& libraries, const at::Tensor& a, const at::Tensor& b,
-                  const at::Tensor& c, const at::Tensor& bias, const ProductEpilogue& epilogue) {
+                  const at::Tensor& c, const at::Tensor& bias, const ProductEpilogue& epilogue,
+                  PackedWeight* packed) {
   const bool is_wider = epilogue.kind == GemmEpilogue::kSwigluGradient;
   const at::Tensor product = is_wider ? c.narrow(1, 0, b.size(1)) : c;
   if (libraries.Of(ShapeOf(a, b)) == KernelLibrary::kWeft && IsOurs(a, b, product)) {
     const WorkScope scope(Work::kGemm);
     if (a.scalar_type() == at::kFloat) {
-      kernels::Gemm().f32(ProblemThen<float>(a, b, product, bias, epilogue));
+      kernels::Gemm().f32(WithPacked(ProblemThen<float>(a, b, product, bias, epilogue), packed));
     } else {
-      kernels::Gemm().bf16(ProblemThen<Bf16>(a, b, product, bias, epilogue));
+      kernels::Gemm().bf16(WithPacked(ProblemThen<Bf16>(a, b, product, bias, epilogue), packed));
     }
     return;
   }

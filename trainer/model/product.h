@@ -55,12 +55,16 @@ class GemmLibraries {
   std::vector<std::pair<GemmShape, KernelLibrary>> others_;
 };
 
+class PackedWeight;
+
 // out = a * b, out += a * b where `add`, or out = a * b + bias. a: [m, k] and b: [k, n], each
 // contiguous or the transpose of what is; out: [m, n]; bias: [n], may be undefined, not with `add`.
 // One type, or an fp32 `out` of bf16. Tensors that our own loops do not take go to LibTorch. Which
 // product of a layer it is shows in what is transposed: b forward, a for the weight's gradient.
+// `packed`: where our own loops have b packed (packed_weights.h); null: nowhere.
 void Multiply(const GemmLibraries& libraries, const at::Tensor& a, const at::Tensor& b,
-              at::Tensor out, bool add = false, const at::Tensor& bias = {});
+              at::Tensor out, bool add = false, const at::Tensor& bias = {},
+              PackedWeight* packed = nullptr);
 
 }  // namespace weft::train
 

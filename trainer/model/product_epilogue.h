@@ -18,7 +18,8 @@ struct ProductEpilogue {
 
 // c = a * b + bias and then the epilogue, as Multiply of product.h. c: contiguous, of a's type.
 void MultiplyThen(const GemmLibraries& libraries, const at::Tensor& a, const at::Tensor& b,
-                  const at::Tensor& c, const at::Tensor& bias, const ProductEpilogue& epilogue);
+                  const at::Tensor& c, const at::Tensor& bias, const ProductEpilogue& epilogue,
+                  PackedWeight* packed = nullptr);
 
 }  // namespace weft::train
 

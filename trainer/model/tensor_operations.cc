@@ -34,12 +34,16 @@ at::Tensor ChunkOf(const at::Tensor& rows, const Exchange& exchange, size_t chun
   return rows.narrow(0, static_cast<int64_t>(chunk) * exchange.chunk_rows(), exchange.chunk_rows());
 }
 
-// sum of xs[i] * weights[i], the chunk's rows, into `out`.
-void MultiplyChunk(const GemmLibraries& gemm, const std::vector<at::Tensor>& xs,
-                   const std::vector<at::Tensor>& weights, const Exchange& exchange, size_t chunk,
-                   at::Tensor out) {
+// The sum of xs[i] * weight^T or, for kInputGradient, xs[i] * weight over the layers, the chunk's
+// rows, into `out`.
+void MultiplyChunk(const Context& context, GemmPass pass, const std::vector<at::Tensor>& xs,
+                   const std::vector<ParameterPair>& layers, const Exchange& exchange, size_t chunk,
+                   const at::Tensor& out) {
   for (size_t i = 0; i < xs.size(); ++i) {
-    Multiply(gemm, ChunkOf(xs[i], exchange, chunk), weights[i], out, /*add=*/i > 0);
+    const at::Tensor& weight = context.model->parameter(layers[i].weight);
+    Multiply(context.model->gemm(), ChunkOf(xs[i], exchange, chunk),
+             pass == GemmPass::kForward ? weight.t() : weight, out, /*add=*/i > 0, {},
+             context.model->packed(layers[i].weight, pass));
   }
 }
 
@@ -73,15 +77,13 @@ struct GatherLinearFunction : torch::autograd::Function<GatherLinearFunction> {
     const std::vector<ParameterPair> layers = SavedLayers(ctx);
     const TensorAxis& axis = *context.model->axis();
     Exchange gather = axis.StartGather(ctx->get_saved_variables()[0]);
-    std::vector<at::Tensor> dys, weights;
-    for (size_t i = 0; i < layers.size(); ++i) {
-      dys.push_back(gradients[i].contiguous());
-      weights.push_back(context.model->parameter(layers[i].weight));
-    }
+    std::vector<at::Tensor> dys;
+    for (size_t i = 0; i < layers.size(); ++i) dys.push_back(gradients[i].contiguous());
     Exchange scatter =
         axis.PrepareScatter(gather.full.size(0), gather.full.size(1), gather.full.options());
     for (size_t chunk = 0; chunk < scatter.pending.size(); ++chunk) {
-      MultiplyChunk(context.model->gemm(), dys, weights, scatter, chunk, scatter.Chunk(chunk));
+      MultiplyChunk(context, GemmPass::kInputGradient, dys, layers, scatter, chunk,
+                    scatter.Chunk(chunk));
       axis.StartScatter(scatter, chunk);
     }
     axis.WaitAll(gather);
@@ -102,14 +104,11 @@ struct LinearScatterFunction : torch::autograd::Function<LinearScatterFunction> 
     std::vector<at::Tensor> inputs(xs.begin(), xs.end());
     ctx->save_for_backward(inputs);
     const TensorAxis& axis = *context.model->axis();
-    std::vector<at::Tensor> weights;
-    for (const ParameterPair& layer : layers) {
-      weights.push_back(context.model->parameter(layer.weight).t());
-    }
-    Exchange scatter =
-        axis.PrepareScatter(inputs[0].size(0), weights[0].size(1), inputs[0].options());
+    Exchange scatter = axis.PrepareScatter(
+        inputs[0].size(0), context.model->parameter(layers[0].weight).size(0), inputs[0].options());
     for (size_t chunk = 0; chunk < scatter.pending.size(); ++chunk) {
-      MultiplyChunk(context.model->gemm(), inputs, weights, scatter, chunk, scatter.Chunk(chunk));
+      MultiplyChunk(context, GemmPass::kForward, inputs, layers, scatter, chunk,
+                    scatter.Chunk(chunk));
       axis.StartScatter(scatter, chunk);
     }
     axis.WaitAll(scatter);
@@ -134,8 +133,8 @@ struct LinearScatterFunction : torch::autograd::Function<LinearScatterFunction> 
     for (size_t chunk = 0; chunk < gather.pending.size(); ++chunk) {
       axis.Wait(gather, chunk);
       for (size_t i = 0; i < layers.size(); ++i) {
-        Multiply(context.model->gemm(), gather.Chunk(chunk),
-                 context.model->parameter(layers[i].weight), ChunkOf(dxs[i], gather, chunk));
+        InputGradientInto(context, gather.Chunk(chunk), layers[i].weight,
+                          ChunkOf(dxs[i], gather, chunk));
       }
     }
     for (size_t i = 0; i < layers.size(); ++i) {

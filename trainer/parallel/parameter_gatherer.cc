@@ -42,6 +42,7 @@ absl::Status ParameterGatherer::StartUnit(int unit) {
 }
 
 absl::Status ParameterGatherer::Changed(int bucket) {
+  ++changes_;
   if (!store_.ComesAndGoes()) return Start(bucket);
   if (!StateOf(bucket).is_there) return absl::OkStatus();
   WEFT_RETURN_IF_ERROR(group_.Wait(StateOf(bucket).gather));

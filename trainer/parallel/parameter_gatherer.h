@@ -26,6 +26,8 @@ class ParameterGatherer {
 
   // The owned values of a bucket are new. With stage 3 they are gathered when they are needed.
   absl::Status Changed(int bucket);
+  // Calls of Changed: what was made of the parameters holds as long as this stays the same.
+  int64_t changes() const { return changes_; }
   // After Changed of all: what can run ahead of the next step.
   absl::Status Prefetch();
   // A pass begins to read a unit's parameters, on its way to unit + 1, or back to unit - 1.
@@ -55,6 +57,7 @@ class ParameterGatherer {
   ParameterStore& store_;
   Group& group_;
   std::vector<State> states_;
+  int64_t changes_ = 0;
   std::vector<UnitInfo> units_;
   std::vector<std::shared_ptr<void>> registered_;  // stages 1 and 2: all buckets
 };

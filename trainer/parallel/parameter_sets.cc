@@ -41,6 +41,14 @@ bool ParameterSets::ComesAndGoes() const {
                      [](const Set& set) { return set.sharded->store().ComesAndGoes(); });
 }
 
+int64_t ParameterSets::changes() const {
+  int64_t changes = 0;
+  for (const Set& set : sets_) {
+    changes += std::as_const(*set.sharded).gatherer().changes();
+  }
+  return changes;
+}
+
 absl::Status ParameterSets::Publish() {
   for (Set& set : sets_) WEFT_RETURN_IF_ERROR(set.sharded->Publish());
   return absl::OkStatus();

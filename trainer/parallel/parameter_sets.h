@@ -27,6 +27,7 @@ class ParameterSets final : public GradientSink {
   const std::vector<ShardedParameters*>& sets() const { return pointers_; }
   const Optimizer& optimizer() const { return pointers_[0]->optimizer(); }
   bool ComesAndGoes() const;
+  int64_t changes() const;  // as ParameterGatherer's, of all sets
 
   absl::Status Publish();
   absl::Status Enter(int unit, bool backward);

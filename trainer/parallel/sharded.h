@@ -40,6 +40,7 @@ class ShardedParameters {
   const ParameterStore& store() const { return store_; }
   GradientReducer& gradients() { return gradients_; }
   ParameterGatherer& gatherer() { return gatherer_; }
+  const ParameterGatherer& gatherer() const { return gatherer_; }
   // Whether another rank of this one's data replicas saves the same shard.
   bool IsReplica() const { return is_replica_; }
 

@@ -97,7 +97,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Shape{12, 32, 16, false, false}, Shape{12, 32, 17, false, true},
                       Shape{25, 67, 33, true, false}, Shape{37, 45, 801, false, true},
                       Shape{24, 64, 1601, true, false}, Shape{13, 3100, 9, false, false},
-                      Shape{1800, 35, 10, true, true}, Shape{7, 6400, 5, false, true}));
+                      Shape{1800, 35, 10, true, true}, Shape{7, 6400, 5, false, true},
+                      Shape{5, 6250, 390, false, false}));
 
 template <typename T>
 using Multiplication = void (*)(const GemmProblem<T, T>& problem);
@@ -184,6 +185,67 @@ TEST_P(GemmTest, EpiloguesAreLoopsOverTheProduct) {
     Epilogues<float>(GetParam(), table.f32).ExpectLoops(1e-5, name + " fp32");
     // The sums of a product are the same; what is rounded to eight bits may fall to either side.
     Epilogues<Bf16>(GetParam(), table.bf16).ExpectLoops(1.0 / 128, name + " bf16");
+  }
+}
+
+// A product whose b is packed beforehand, beside the same that packs b itself.
+template <typename T, typename C>
+void ExpectSameBitsPacked(const GemmTable& table, void (*multiply)(const GemmProblem<T, C>&),
+                          const Shape& shape, GemmEpilogue epilogue, const std::string& name) {
+  Random random(17, 0);
+  const Matrix<T> a(shape.m, shape.k, shape.a_transposed, random);
+  Matrix<T> b(shape.k, shape.n, shape.b_transposed, random);
+  const Matrix<C> other(shape.m, shape.n, false, random);
+  Matrix<C> c(shape.m, shape.n, false, random), out(shape.m, shape.n, false, random);
+  GemmProblem<T, C> problem{.m = shape.m, .n = shape.n, .k = shape.k};
+  problem.a = a.operand();
+  problem.b = b.operand();
+  problem.c = c.values.data();
+  problem.stride = c.stride;
+  problem.epilogue = epilogue;
+  problem.other = other.values.data();
+  problem.other_stride = other.stride;
+  problem.out = out.values.data();
+  problem.out_stride = out.stride;
+  multiply(problem);
+  const std::vector<C> expected = c.values, expected_out = out.values;
+
+  constexpr bool kIsBf16 = std::is_same_v<T, Bf16>;
+  const int64_t split = GemmSplit(epilogue, shape.n);
+  const int64_t words = table.packed_words(kIsBf16, shape.n, shape.k, split);
+  std::vector<uint32_t> packed(static_cast<size_t>(words) + 1, 0xDEADBEEF);
+  if constexpr (kIsBf16) {
+    table.pack_bf16(b.operand(), shape.n, shape.k, split, packed.data());
+  } else {
+    table.pack_f32(b.operand(), shape.n, shape.k, split, packed.data());
+  }
+  EXPECT_EQ(packed.back(), 0xDEADBEEF) << name;
+  for (T& value : b.values) Store(1e30F, value);  // is not read again
+  for (C& value : c.values) Store(-1.0F, value);
+  for (C& value : out.values) Store(-1.0F, value);
+  problem.packed_b = packed.data();
+  multiply(problem);
+  for (int64_t row = 0; row < shape.m; ++row) {
+    const size_t begin = c.Index(row, 0), columns = static_cast<size_t>(shape.n);
+    ASSERT_EQ(std::memcmp(&c.values[begin], &expected[begin], columns * sizeof(C)), 0)
+        << name << ", row " << row;
+    if (epilogue != GemmEpilogue::kSwiglu) continue;
+    ASSERT_EQ(std::memcmp(&out.values[begin], &expected_out[begin], columns / 2 * sizeof(C)), 0)
+        << name << ", row " << row << " of out";
+  }
+}
+
+TEST_P(GemmTest, MatricesPackedBeforehandGiveTheSameBits) {
+  for (const GemmTable& table : TestedGemmTables()) {
+    const std::string name = table.instruction_set;
+    for (GemmEpilogue epilogue :
+         {GemmEpilogue::kNone, GemmEpilogue::kAddOther, GemmEpilogue::kSwiglu}) {
+      if (epilogue == GemmEpilogue::kSwiglu && GetParam().n % 2 != 0) continue;
+      ExpectSameBitsPacked<float, float>(table, table.f32, GetParam(), epilogue, name + " fp32");
+      ExpectSameBitsPacked<Bf16, Bf16>(table, table.bf16, GetParam(), epilogue, name + " bf16");
+    }
+    ExpectSameBitsPacked<Bf16, float>(table, table.bf16_to_fp32, GetParam(), GemmEpilogue::kNone,
+                                      name + " bf16 to fp32");
   }
 }
 

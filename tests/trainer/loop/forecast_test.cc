@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "trainer/config.h"
 #include "trainer/groups/group.h"
@@ -13,6 +14,34 @@ namespace weft::train {
 namespace {
 
 using ::testing::ContainsRegex;
+
+TEST(EstimateMemoryTest, CountsPackedWeightsWhereAStepReadsThemSeveralTimes) {
+  const auto packed = [](const std::vector<std::string>& settings,
+                         const GemmLibraries* gemm = nullptr) {
+    std::vector<std::string> all = {"data.prefix=none", "train.precision=fp32"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    absl::StatusOr<TrainConfig> config = LoadTrainConfig("", all, "tiny");
+    EXPECT_TRUE(config.ok()) << config.status();
+    config->model.vocabulary = 512;
+    const absl::StatusOr<StepPlan> plan = StepPlan::Make(*config, {});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    const absl::StatusOr<MemoryEstimate> estimate =
+        EstimateMemory(*config, *plan, 0, 0, /*keeps_snapshots=*/false, gemm);
+    EXPECT_TRUE(estimate.ok()) << estimate.status();
+    return estimate->packed;
+  };
+  // Copies of the matrices of the layers and of the output projection, for two orders.
+  EXPECT_GT(packed({"train.micro_batch=1"}), Bytes(0));
+  const Bytes head = packed({"train.loss_rows=16"});
+  EXPECT_GT(head, Bytes(0));
+  EXPECT_LT(head, packed({"train.micro_batch=1"}));
+  EXPECT_EQ(packed({}), Bytes(0));
+  EXPECT_EQ(packed({"train.micro_batch=1", "train.pack_weights=false"}), Bytes(0));
+  EXPECT_EQ(packed({"train.micro_batch=1", "train.gemm=aten"}), Bytes(0));
+  EXPECT_EQ(packed({"train.micro_batch=1", "parallel.zero=3"}), Bytes(0));
+  const GemmLibraries chosen = KernelLibrary::kAten;
+  EXPECT_EQ(packed({"train.micro_batch=1"}, &chosen), Bytes(0));
+}
 
 TEST(CheckDeviceMemoryTest, ARunThatHasNoPlaceOnItsGpuIsRefusedWithTheArithmetic) {
   absl::StatusOr<TrainConfig> config = LoadTrainConfig("", {"data.prefix=none"}, "tiny");

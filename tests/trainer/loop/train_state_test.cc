@@ -348,6 +348,31 @@ TEST_F(TrainStateTest, TensorsTakeWhatWasEstimated) {
   }
 }
 
+// Through optimizer steps, validation between them, and a checkpoint.
+TEST_F(TrainStateTest, WeightsPackedOnceAStepGiveTheSameBits) {
+  const std::pair<int, Settings> layouts[] = {
+      // The first matrix of the feed-forward part: without its activation in training, with it in
+      // validation, which takes other panels.
+      {1,
+       {"model.activation=swiglu", "model.ffn=100", "train.micro_batch=2",
+        "train.recompute=selective"}},
+      {4, {"parallel.tensor=2", "parallel.zero=2", "train.micro_batch=1"}}};
+  for (const auto& [ranks, layout] : layouts) {
+    const std::string name = "packed" + std::to_string(ranks);
+    const Settings settings =
+        Model() + Settings{"optimizer.decay_steps=8", "validation.every=3"} + layout;
+    const std::map<int, json> without =
+        Train(ranks, name + "_without", settings + Settings{"train.pack_weights=false"});
+    Outcome outcome = Run(ranks, name, settings + Settings{"train.steps=4"});
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("weights packed once a step: "));
+    const std::map<int, json> with = Train(ranks, name, settings + Settings{"--resume"});
+    EXPECT_EQ(LargestDifference(without, with), 0.0) << layout[0];
+    EXPECT_EQ(without.at(8)["val_loss"], with.at(8)["val_loss"]);
+    EXPECT_EQ(without.at(6)["val_loss"], with.at(6)["val_loss"]);
+  }
+}
+
 TEST_F(TrainStateTest, WhatHasNoPlaceInMemoryIsRefusedBeforeAnyRankTrains) {
   for (const Settings& how : {Settings{"--check", "--ranks=2"}, Settings{}}) {
     Outcome outcome = Run(2, "memory", Settings{"train.host_memory=32MiB"} + how);

@@ -289,6 +289,53 @@ struct Choice {
 
 class GptChoiceTest : public ::testing::TestWithParam<Choice> {};
 
+// Losses and gradients of one forward and backward pass.
+std::vector<at::Tensor> PassOf(Gpt& model, const std::vector<ParameterSpec>& specs,
+                               const at::Tensor& tokens, const at::Tensor& targets,
+                               bool trains = true) {
+  KeepingSink sink(specs, at::kFloat);
+  ForwardOptions options{.loss = LossRequest{targets, trains ? 1.0 / 30 : 0, 10}};
+  if (trains) options.sink = &sink;
+  const at::Tensor losses = model.Run(tokens, tokens.size(1), options);
+  std::vector<at::Tensor> results = {losses.detach()};
+  if (!trains) return results;
+  torch::autograd::backward({losses}, {at::empty_like(losses)});
+  results.insert(results.end(), sink.gradients.begin(), sink.gradients.end());
+  return results;
+}
+void ExpectEqual(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << i;
+}
+
+// The copies are read in place of the weights until the count of changes moves on.
+TEST_P(GptChoiceTest, PackedWeightsGiveTheSameBitsUntilTheyChangeAndAfterwards) {
+  ModelConfig config = SmallConfig();
+  GetParam().apply(config);
+  const std::vector<ParameterSpec> specs = GptParameters(config);
+  const std::vector<at::Tensor> values = RandomParameters(specs, at::kFloat);
+  const at::Tensor tokens = at::randint(config.vocabulary, {3, 10}, at::kLong);
+  const at::Tensor targets = at::randint(config.vocabulary, {30}, at::kLong);
+  Gpt plain(config, values), packing(config, values);
+  plain.set_gemm(KernelLibrary::kWeft);
+  packing.set_gemm(KernelLibrary::kWeft);
+  int64_t changes = 0;
+  packing.KeepPacked(PackedPart::kAll, [&changes] { return changes; });
+  for (int step = 0; step < 3; ++step) {
+    const std::vector<at::Tensor> before = PassOf(plain, specs, tokens, targets);
+    ExpectEqual(PassOf(packing, specs, tokens, targets), before);
+    ExpectEqual(PassOf(packing, specs, tokens, targets), before);
+    ExpectEqual(PassOf(packing, specs, tokens, targets, /*trains=*/false), {before[0]});
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (IsBlockMatrix(specs[i])) values[i].mul_(1.5);
+    }
+    const at::Tensor after = PassOf(plain, specs, tokens, targets)[0];
+    EXPECT_FALSE(at::equal(after, before[0]));
+    EXPECT_FALSE(at::equal(PassOf(packing, specs, tokens, targets)[0], after));
+    ++changes;
+  }
+}
+
 TEST_P(GptChoiceTest, LogitsAndGradientsAreTheReferences) {
   ModelConfig config = SmallConfig();
   GetParam().apply(config);
