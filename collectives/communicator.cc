@@ -59,9 +59,10 @@ class CommunicatorImpl final : public Communicator {
         verify_buffers_(endpoint_->settings().Bool("verify.buffers")) {
     std::vector<RankPlace> places;
     for (Rank rank : group_->ranks) places.push_back(endpoint_->place(rank));
-    auto place = std::make_shared<const GroupPlace>(
-        places, endpoint_->planned().Within(group_->ranks, places));
-    if (place->hosts.size() > 1) place_ = std::move(place);
+    const planner::PlannedPeers& planned = endpoint_->planned();
+    GroupPlace place(places, planned.Within(group_->ranks, places));
+    place.has_planned_exchange = planned.HasExchange(group_->ranks, places);
+    if (place.hosts.size() > 1) place_ = std::make_shared<const GroupPlace>(std::move(place));
     groups_at_once_ = planner::GroupsAtOnce(endpoint_->mesh(), group_->ranks,
                                             [this](Rank rank) { return endpoint_->host(rank); });
   }

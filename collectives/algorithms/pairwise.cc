@@ -1,6 +1,9 @@
 // Pairwise exchange: n-1 exchanges, one after another, each with one rank to send to and one to
 // receive from (Thakur, Rabenseifner, Gropp, 2005, section 5). As many bytes as direct, but no rank
-// hears from many at once: for large all-to-alls across a network.
+// hears from many at once: for large all-to-alls across a network. As many exchanges are under way
+// as the spec has channels.
+#include <cmath>
+
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/algorithms/exchange.h"
 
@@ -11,12 +14,15 @@ bool Has(CollectiveKind kind) {
   return kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kAllToAllV;
 }
 
-RankSchedule Build(const CollectiveSpec& spec) { return ExchangeAll(spec, 1); }
+RankSchedule Build(const CollectiveSpec& spec) { return ExchangeAll(spec, spec.channels); }
 
 Cost CostOf(const CollectiveSpec& spec) {
   const double others = spec.size - 1, count = static_cast<double>(spec.count);
-  return SpreadOverHosts(
-      {.turns = others, .messages = others, .elements = others * count, .copied = count}, spec);
+  return SpreadOverHosts({.turns = std::ceil(others / spec.channels),
+                          .messages = others,
+                          .elements = others * count,
+                          .copied = count},
+                         spec);
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ def all_traffic(size: int) -> list:
     return [
         Traffic("ring all-reduce", size, f"dp={RANKS}", [("dp", "all_reduce", size)], ring),
         Traffic("all-to-all", size, f"dp={RANKS}", [("dp", "all_to_all", size)],
-                ["--op", "all_to_all", "--algorithm", "direct", "--place", "out"]),
+                ["--op", "all_to_all", "--place", "out"]),
         Traffic("groups of tp 2, pp 2, dp 2 at once", size, "tp=2,pp=2,dp=2",
                 [(axis, "all_reduce", size) for axis in AXES],
                 [*ring, "--groups", "tp=2,pp=2,dp=2"]),

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/write_file.h"
 #include "tools/plan/plan_files.h"
+#include "tools/plan/rank_flows.h"
 #include "tools/plan/report.h"
 #include "topology/discovery/learn_box.h"
 #include "topology/ecmp/fingerprint.h"
@@ -31,57 +32,10 @@ namespace {
 
 using nlohmann::ordered_json;
 using topology::PathPlan;
-using topology::SlotFlow;
 using topology::TrafficFlow;
 
 // The time that detours take is that of a small plan for each switch.
 constexpr int kDetourSwitchesMost = 64;
-
-// Flows between ranks, each pair and rail once: in the phase of the traffic that it sends most of;
-// where all traffic runs at once, with the bytes of all of it.
-struct RankFlows {
-  std::vector<TrafficFlow> flows;
-  std::vector<std::pair<int, int>> ranks;  // [flow] source, target
-};
-
-// `at_once`: all of them in one phase, the first one's.
-RankFlows FlowsOf(const Placed& placed, const std::vector<size_t>& kinds, bool at_once) {
-  struct Key {
-    int source, target, source_nic, target_nic;
-    auto operator<=>(const Key&) const = default;
-  };
-  std::map<Key, TrafficFlow> flows;
-  const topology::RankBlocks& blocks = placed.model.blocks();
-  for (size_t kind : kinds) {
-    for (const SlotFlow& flow : placed.model.flows(kind).flows) {
-      auto rank = [&](int32_t slot, int16_t gpu) {
-        return blocks.rank_at[static_cast<size_t>(slot) * static_cast<size_t>(blocks.gpus) +
-                              static_cast<size_t>(gpu)];
-      };
-      auto end = [&](int32_t slot, int nic) {
-        int32_t host = placed.placement[static_cast<size_t>(slot)];
-        return topology::Endpoint{placed.model.hosts()[static_cast<size_t>(host)], nic};
-      };
-      TrafficFlow one{end(flow.source, flow.source_nic), end(flow.target, flow.target_nic),
-                      Bytes(flow.bytes), static_cast<uint32_t>(at_once ? kinds.front() : kind)};
-      Key key{rank(flow.source, flow.source_gpu), rank(flow.target, flow.target_gpu),
-              flow.source_nic, flow.target_nic};
-      auto [at, is_new] = flows.try_emplace(key, one);
-      if (is_new) continue;
-      if (at_once) {
-        at->second.bytes += one.bytes;
-      } else if (one.bytes > at->second.bytes) {
-        at->second = one;
-      }
-    }
-  }
-  RankFlows all;
-  for (const auto& [key, flow] : flows) {
-    all.flows.push_back(flow);
-    all.ranks.emplace_back(key.source, key.target);
-  }
-  return all;
-}
 
 absl::StatusOr<std::vector<size_t>> Kinds(const Input& input,
                                           const std::vector<std::string>& only) {
@@ -220,21 +174,23 @@ double PeakMebibytes() {
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
-std::string PhaseName(const Input& input, const topology::PhaseReport& phase, bool at_once) {
-  return at_once ? "all at once" : input.job.traffic[phase.phase].name;
-}
-
-std::string PhaseTable(const Input& input, const PathPlan& plan, bool at_once) {
+std::string RowTable(absl::Span<const TrafficRow> rows) {
   std::string text = absl::StrFormat("%-24s %8s %9s %11s %11s %11s %8s  %s\n", "traffic", "flows",
                                      "subflows", "before", "after", "bound", "x bound", "bound by");
-  for (const topology::PhaseReport& phase : plan.phases) {
-    absl::StrAppendFormat(
-        &text, "%-24s %8d %9d %11s %11s %11s %8.3f  %s\n", PhaseName(input, phase, at_once),
-        phase.flows, phase.subflows, TimeText(absl::Seconds(phase.before.worst)),
-        TimeText(absl::Seconds(phase.after.worst)), TimeText(absl::Seconds(phase.bound)),
-        phase.bound > 0 ? phase.after.worst / phase.bound : 1, phase.bound_reason);
+  for (const TrafficRow& row : rows) {
+    absl::StrAppendFormat(&text, "%-24s %8d %9d %11s %11s %11s %8.3f  %s%s\n", row.name, row.flows,
+                          row.subflows, TimeText(absl::Seconds(row.before)),
+                          TimeText(absl::Seconds(row.after)), TimeText(absl::Seconds(row.bound)),
+                          row.bound > 0 ? row.after / row.bound : 1, row.bound_reason,
+                          row.steps > 0 ? absl::StrCat("; in ", row.steps, " steps") : "");
   }
   return text;
+}
+
+double Sum(absl::Span<const TrafficRow> rows, double TrafficRow::*field) {
+  double sum = 0;
+  for (const TrafficRow& row : rows) sum += row.*field;
+  return sum;
 }
 
 }  // namespace
@@ -303,7 +259,6 @@ absl::Status PathsCommand::Run() const {
   WEFT_ASSIGN_OR_RETURN(std::vector<size_t> kinds, Kinds(input, only_));
   WEFT_ASSIGN_OR_RETURN(Candidate candidate, MakeCandidate(input, order_));
   WEFT_ASSIGN_OR_RETURN(Placed placed, Place(input, candidate.order));
-  RankFlows flows = FlowsOf(placed, kinds, at_once_);
   WEFT_RETURN_IF_ERROR(topology::Routes::Feasible(*input.fabric));
   topology::Routes routes(*input.fabric);
   WEFT_ASSIGN_OR_RETURN(KnownHashes known, Hashes(*input.fabric, hash_, addresses_, hash_seed_));
@@ -317,7 +272,9 @@ absl::Status PathsCommand::Run() const {
     std::tie(options.port_first, options.port_last) = topology::kTcpPlanPorts;
   }
   topology::PathPlanner planner(routes, hashes, options);
-  WEFT_ASSIGN_OR_RETURN(PathPlan plan, planner.Plan(flows.flows));
+  WEFT_ASSIGN_OR_RETURN(PlannedFlows planned, PlanFlows(planner, input, placed, kinds, at_once_));
+  const RankFlows& flows = planned.flows;
+  PathPlan& plan = planned.plan;
   if (black_box_) {
     topology::PathPlanner judge(routes, box, options);
     WEFT_ASSIGN_OR_RETURN(PathPlan judged, judge.Evaluate(flows.flows, std::move(plan.paths)));
@@ -332,13 +289,15 @@ absl::Status PathsCommand::Run() const {
     const topology::PathPlanner judge(routes, box, options);
     WEFT_RETURN_IF_ERROR(DrawPaths(input, candidate.name, svg_, judge, flows.flows, plan));
   }
+  const std::vector<TrafficRow> rows = TrafficRows(input, planned, at_once_);
   if (input.tables) {
     absl::PrintF(
         "job    %s, order %s\n\n%s\nfullest link, all together: before %s, after %s, "
         "bound %s; %d ports of %d not as wanted\n",
-        input.Describe(), candidate.name, PhaseTable(input, plan, at_once_),
-        TimeText(absl::Seconds(plan.seconds_before)), TimeText(absl::Seconds(plan.seconds_after)),
-        TimeText(absl::Seconds(plan.seconds_bound)), plan.unmet,
+        input.Describe(), candidate.name, RowTable(rows),
+        TimeText(absl::Seconds(Sum(rows, &TrafficRow::before))),
+        TimeText(absl::Seconds(Sum(rows, &TrafficRow::after))),
+        TimeText(absl::Seconds(Sum(rows, &TrafficRow::bound))), plan.unmet,
         static_cast<int>(plan.paths.size()));
   }
   topology::PlanTextOptions text_options;
@@ -348,6 +307,7 @@ absl::Status PathsCommand::Run() const {
   const std::string hash_text = topology::HashFileText(known.file);
   text_options.fingerprint = topology::Fingerprint(absl::StrCat(fabric, hash_text));
   text_options.routers = known.file.routers;
+  text_options.steps = flows.Steps();
   topology::ConnectionPlanText text = MakePlanText(routes, hashes, plan, flows.ranks, text_options);
   if (!out_.empty()) {
     WEFT_ASSIGN_OR_RETURN(const int switches, AddDetours(routes, hashes, options, flows.flows, plan,
@@ -380,20 +340,21 @@ absl::Status PathsCommand::Run() const {
   ordered_json json;
   json["job"] = input.Describe();
   json["order"] = candidate.name;
-  json["before_ms"] = plan.seconds_before * 1e3;
-  json["after_ms"] = plan.seconds_after * 1e3;
-  json["bound_ms"] = plan.seconds_bound * 1e3;
+  json["before_ms"] = Sum(rows, &TrafficRow::before) * 1e3;
+  json["after_ms"] = Sum(rows, &TrafficRow::after) * 1e3;
+  json["bound_ms"] = Sum(rows, &TrafficRow::bound) * 1e3;
   json["unmet"] = plan.unmet;
   json["phases"] = ordered_json::array();
-  for (const topology::PhaseReport& phase : plan.phases) {
-    json["phases"].push_back({{"traffic", PhaseName(input, phase, at_once_)},
-                              {"flows", phase.flows},
-                              {"subflows", phase.subflows},
-                              {"before_ms", phase.before.worst * 1e3},
-                              {"after_ms", phase.after.worst * 1e3},
-                              {"mean_ms", phase.after.mean * 1e3},
-                              {"bound_ms", phase.bound * 1e3},
-                              {"bound_by", phase.bound_reason}});
+  for (const TrafficRow& row : rows) {
+    json["phases"].push_back({{"traffic", row.name},
+                              {"flows", row.flows},
+                              {"subflows", row.subflows},
+                              {"steps", row.steps},
+                              {"before_ms", row.before * 1e3},
+                              {"after_ms", row.after * 1e3},
+                              {"mean_ms", row.mean * 1e3},
+                              {"bound_ms", row.bound * 1e3},
+                              {"bound_by", row.bound_reason}});
   }
   return WriteOutput(words_.json, json.dump(2) + "\n");
 }

@@ -99,6 +99,7 @@ std::vector<Subflow> Cut(absl::Span<const TrafficFlow> flows, absl::Span<const u
       Subflow subflow{index, static_cast<uint32_t>(part), flow.source, flow.target};
       subflow.bytes = static_cast<double>(each + (part < more ? 1 : 0));
       subflow.target_port = flow.target_port;
+      subflow.step = flow.step;
       out.push_back(subflow);
     }
   }

@@ -38,6 +38,9 @@ struct TrafficFlow {
   Bytes bytes;
   uint32_t phase = 0;
   uint16_t target_port = 0;  // 0: the options'
+  // Of the phase, from 1: flows of one step are spread evenly among themselves, as well as those of
+  // all its steps together. 0: the phase has none.
+  int32_t step = 0;
 };
 
 struct PathPlannerOptions {

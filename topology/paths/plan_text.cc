@@ -51,9 +51,10 @@ class Maker {
     }
   }
 
-  void AddFlow(const PlannedPath& path, std::pair<int, int> ranks) {
+  void AddFlow(const PlannedPath& path, std::pair<int, int> ranks, int step) {
     ConnectionPlanFlow flow;
     std::tie(flow.rank, flow.peer) = ranks;
+    flow.step = step;
     flow.source = fabric_.node(path.source.host).name;
     flow.target = fabric_.node(path.target.host).name;
     flow.source_nic = path.source.nic;
@@ -196,7 +197,9 @@ ConnectionPlanText MakePlanText(const Routes& routes, const FabricHashes& hashes
   Maker maker(routes, hashes, plan);
   maker.Begin(options);
   maker.AddHosts(options.hosts);
-  for (const PlannedPath& path : plan.paths) maker.AddFlow(path, ranks[path.flow]);
+  for (const PlannedPath& path : plan.paths) {
+    maker.AddFlow(path, ranks[path.flow], options.steps.empty() ? 0 : options.steps[path.flow]);
+  }
   maker.AddSpares(options);
   maker.AddRouters(options.routers);
   return std::move(maker).Take();

@@ -22,6 +22,7 @@ struct Subflow {
   uint32_t flow = 0, subflow = 0;
   Endpoint source, target;
   double bytes = 0;
+  int32_t step = 0;          // TrafficFlow::step
   uint16_t target_port = 0;  // 0: the tracer's
   uint16_t port = 0;
   bool placed = false;  // `port` and `links` are set, and counted in LinkLoads

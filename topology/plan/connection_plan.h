@@ -16,6 +16,9 @@
 //                                                busy, choices: member 1 of 4 at leaf0, to spine1
 //   detour spine1 0 0.0016 leaf0:2/4>spine2      the way of the first flow while spine1 carries
 //                                                nothing; the other flows stay where they are
+//   step 3 0 4 9                                 these flows are those of the third exchange of
+//                                                their groups' pairwise all-to-all, which share
+//                                                links evenly among themselves
 //   spare leaf0 leaf1 0.0024 leaf0:3/4>spine3    a way between two leaves, for what is not planned
 //
 // Connections are looked up by ranks where the caller knows them; else by NICs, the n-th connection
@@ -89,6 +92,7 @@ struct ConnectionPlanFlow {
   std::string source, target;  // hosts
   int source_nic = 0, target_nic = 0;
   PathWay way;
+  int step = 0;  // of its group's pairwise all-to-all, from 1, if it was planned for that
 };
 
 // What a file holds.

@@ -1,3 +1,5 @@
+#include <map>
+#include <string>
 #include <tuple>
 
 #include "absl/strings/numbers.h"
@@ -87,6 +89,7 @@ class Reader {
       return absl::OkStatus();
     }
     if (words[0] == "detour" && words.size() >= 4) return TakeDetour(words);
+    if (words[0] == "step" && words.size() >= 3) return TakeStep(words);
     if (words[0] == "flow" && words.size() >= 6) return TakeFlow(words);
     if (words[0] == "spare" && words.size() >= 4) {
       WEFT_ASSIGN_OR_RETURN(PathWay way, ParseWay(words.subspan(3)));
@@ -96,7 +99,7 @@ class Reader {
     }
     return Bad(absl::StrCat("\"", words[0], "\" with ", words.size() - 1,
                             " words behind it is no line of a plan; lines begin with fingerprint, "
-                            "ranks, host, hash, router, flow, detour or spare"));
+                            "ranks, host, hash, router, flow, step, detour or spare"));
   }
 
   absl::StatusOr<ConnectionPlanText> Finish() && {
@@ -154,6 +157,22 @@ class Reader {
     WEFT_ASSIGN_OR_RETURN(PathWay way, ParseWay(words.subspan(3)));
     WEFT_RETURN_IF_ERROR(CheckHashes(way));
     plan_.detours[std::string(words[1])].insert_or_assign(static_cast<int>(flow), std::move(way));
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeStep(Words words) {
+    int step = 0;
+    if (!absl::SimpleAtoi(words[1], &step) || step < 1) {
+      return Bad(absl::StrCat("\"", words[1], "\" is no number of a step; they begin with 1"));
+    }
+    for (absl::string_view word : words.subspan(2)) {
+      size_t flow = 0;
+      if (!absl::SimpleAtoi(word, &flow) || flow >= plan_.flows.size()) {
+        return Bad(absl::StrCat("a step of flow \"", word, "\"; before it there are ",
+                                plan_.flows.size(), ", counted from 0"));
+      }
+      plan_.flows[flow].step = step;
+    }
     return absl::OkStatus();
   }
 
@@ -223,6 +242,11 @@ std::string ConnectionPlanFileText(const ConnectionPlanText& plan) {
                     flow.source_nic, " ", flow.target, ":", flow.target_nic);
     AppendWay(text, flow.way);
   }
+  std::map<int, std::string> steps;
+  for (size_t i = 0; i < plan.flows.size(); ++i) {
+    if (plan.flows[i].step > 0) absl::StrAppend(&steps[plan.flows[i].step], " ", i);
+  }
+  for (const auto& [step, flows] : steps) absl::StrAppend(&text, "step ", step, flows, "\n");
   for (const auto& [over, ways] : plan.detours) {
     for (const auto& [flow, way] : ways) {
       absl::StrAppend(&text, "detour ", over, " ", flow);

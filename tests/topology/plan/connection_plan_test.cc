@@ -35,6 +35,8 @@ flow 0 2 h0:0 h2:0 0.5 leaf0:1/4
 flow 0 2 h0:0 h2:0 0.5 leaf0:3/4
 flow 1 2 h0:0 h2:0 0.5 leaf0:2/4
 flow 2 0 h2:0 h0:0 0.5 leaf1:0/4
+step 1 2
+step 3 0 1
 spare leaf0 leaf1 0.1 leaf0:0/4
 spare leaf0 leaf1 0.6 leaf0:1/4
 spare leaf1 leaf0 0.2 leaf1:2/4
@@ -56,6 +58,9 @@ TEST(ConnectionPlan, TheFileIsReadBackAsWritten) {
   const std::string text = ConnectionPlanFileText(plan);
   EXPECT_EQ(ConnectionPlanFileText(*ParseConnectionPlan(text, "again")), text);
   EXPECT_EQ(plan.flows[1].way.choices, (std::vector<PathChoice>{{"leaf0", 3, 4}}));
+  std::vector<int> steps;
+  for (const ConnectionPlanFlow& flow : plan.flows) steps.push_back(flow.step);
+  EXPECT_EQ(steps, (std::vector<int>{3, 3, 1, 0}));
 }
 
 TEST(ConnectionPlan, NamesTheLineThatIsWrong) {
@@ -70,6 +75,9 @@ TEST(ConnectionPlan, NamesTheLineThatIsWrong) {
   EXPECT_THAT(message("flow 0 1 h0:0 h0:0 1 leaf0:4/4"), HasSubstr("\"leaf0:4/4\" is no choice"));
   EXPECT_THAT(message("flow 0 1 h0:0 h0:0 1 leaf0:1/4"), HasSubstr("what leaf0 hashes"));
   EXPECT_THAT(message("detour spine0 0 0.5 leaf0:0/3"), HasSubstr("before it there are 0"));
+  EXPECT_THAT(message("step 1 0"),
+              HasSubstr("plan:3: a step of flow \"0\"; before it there are 0"));
+  EXPECT_THAT(message("step 0 0"), HasSubstr("\"0\" is no number of a step; they begin with 1"));
   EXPECT_THAT(message("route 1 2"), HasSubstr("lines begin with fingerprint"));
   EXPECT_THAT(std::string(ParseConnectionPlan("ranks 4\n", "plan").status().message()),
               HasSubstr("plan:1: this is no plan of paths of this version"));
