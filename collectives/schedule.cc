@@ -1,6 +1,7 @@
 #include "collectives/schedule.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -168,6 +169,32 @@ void ScheduleBuilder::AlsoAfter(uint32_t step) {
 
 void ScheduleBuilder::AlsoAfter(absl::Span<const uint32_t> steps) {
   for (uint32_t step : steps) AlsoAfter(step);
+}
+
+void ScheduleBuilder::SortByTurn(std::vector<uint32_t> turns) {
+  const size_t count = schedule_.steps.size();
+  WEFT_CHECK(turns.size() == count, turns.size() << " turns of " << count << " steps");
+  std::vector<uint32_t> order(count), place(count);  // by new id: the old one; and back
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return turns[a] < turns[b]; });
+  for (uint32_t id = 0; id < count; ++id) place[order[id]] = id;
+  RankSchedule sorted{.scratch_length = schedule_.scratch_length};
+  sorted.after.reserve(schedule_.after.size());
+  for (uint32_t id = 0; id < count; ++id) {
+    Step step = schedule_.steps[order[id]];
+    const absl::Span<const uint32_t> after = schedule_.After(step);
+    step.after_begin = static_cast<uint32_t>(sorted.after.size());
+    for (uint32_t before : after) {
+      WEFT_CHECK(place[before] < id,
+                 "a step of turn " << turns[order[id]] << " is after one of " << turns[before]);
+      sorted.after.push_back(place[before]);
+    }
+    sorted.steps.push_back(step);
+    sorted.turns.push_back(turns[order[id]]);
+  }
+  schedule_ = std::move(sorted);
+  appended_ = false;
 }
 
 std::vector<uint32_t> ScheduleBuilder::Embed(const RankSchedule& part, absl::Span<const int> ranks,

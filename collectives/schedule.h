@@ -42,7 +42,7 @@ struct CollectiveSpec {
   int root = 0;
   uint64_t count = 0;
   uint64_t chunk = 65536;  // elements in which an algorithm pipelines
-  int channels = 1;        // rings at once, where an algorithm has rings
+  int channels = 1;        // rings, or pairwise exchanges, at once
   // Which ranks share a host; null: all do. The same on all ranks.
   std::shared_ptr<const GroupPlace> place;
   // Groups like this one that run the like at the same time, with this one, on its busiest host;
@@ -94,6 +94,9 @@ struct RankSchedule {
   std::vector<Step> steps;
   std::vector<uint32_t> after;
   uint64_t scratch_length = 0;
+  // By step, for who composes schedules: when its turn is in what it is a part of, the same at both
+  // ends of a message. Steps are in the order of their turns. Empty: not known.
+  std::vector<uint32_t> turns;
 
   absl::Span<const uint32_t> After(const Step& step) const {
     return {after.data() + step.after_begin, step.after_count};
@@ -128,6 +131,11 @@ class ScheduleBuilder {
   // what needs all of it comes after: its last ones, or `after` if it has no step.
   std::vector<uint32_t> Embed(const RankSchedule& part, absl::Span<const int> ranks, Place input,
                               Place output, absl::Span<const uint32_t> after);
+
+  // Steps of the turns `turns`, by step, from here on: a turn's steps together, in the order in
+  // which they were appended. None may come after a step of a later turn.
+  void SortByTurn(std::vector<uint32_t> turns);
+  const RankSchedule& schedule() const { return schedule_; }  // so far
 
   RankSchedule Finish() && { return std::move(schedule_); }
 

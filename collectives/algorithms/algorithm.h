@@ -25,6 +25,9 @@
 #ifndef WEFT_COLLECTIVES_ALGORITHMS_ALGORITHM_H_
 #define WEFT_COLLECTIVES_ALGORITHMS_ALGORITHM_H_
 
+#include <memory>
+#include <vector>
+
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "collectives/schedule.h"
@@ -53,9 +56,25 @@ struct Cost {
   // fixed order do, on the longest chain: each is posted, and so on its way, when the one before it
   // is done. Of one chunk.
   double in_order = 0;
+  // Elements of later rounds, or chunks, that the busiest rank exchanges with other hosts while its
+  // messages of the first one would have it wait: they hide that many of the latencies.
+  double ahead = 0;
+  // Where a rank holds few chunks of a pipeline between hosts at once: the messages that use one
+  // slot after another, each after the one before it, and their elements with those of the chunks
+  // that find the slots empty.
+  double slot_turns = 0, slot_elements = 0;
+  // Chunks of as many paths leave a rank side by side, and share its link where that is full.
+  double paths = 1;
   // Of them, those out of or into the switch with the busiest cables to others, all its hosts
   // together; < 0: as where every host talks to all others alike.
   double elements_beyond = -1;
+  // Exchanges of all ranks that follow one another, so that each takes as long as the fuller of a
+  // rank's link and a switch's cables: elements of a rank, and between switches as above. Empty:
+  // where bytes for near and far ranks are under way together.
+  struct Exchange {
+    double elements = 0, beyond = 0;
+  };
+  std::vector<Exchange> exchanges;
 };
 
 struct Algorithm {
@@ -76,6 +95,24 @@ const Algorithm* FindAlgorithm(absl::string_view name, CollectiveKind kind);
 
 // For cost functions: fills in what lies between hosts where every rank talks to all others alike.
 Cost SpreadOverHosts(Cost cost, const CollectiveSpec& spec);
+// Likewise: counts what each message has to cross between switches, for Cost::elements_beyond.
+class BetweenSwitches {
+ public:
+  explicit BetweenSwitches(const CollectiveSpec& spec);
+  // False where all ranks are under one switch, or nobody knows: there is nothing to count.
+  bool any() const { return !out_.empty(); }
+  void Add(int from, int to, double elements);
+  double Most() const;  // out of, or into, the switch that has most
+  // What was added makes an exchange of `elements` a rank; begins the next one.
+  void EndExchange(double elements, Cost& cost);
+
+ private:
+  std::shared_ptr<const GroupPlace> place_;
+  std::vector<double> out_, in_;  // by switch
+};
+// Likewise: what `chunks` of `chunk` elements cost that pass through `slots` slots of a rank, by
+// `messages` messages each, one after the other: received, and sent on.
+Cost ThroughSlots(Cost cost, uint64_t chunks, uint64_t chunk, uint64_t slots, int messages);
 // Likewise: `in_order` of a rank that takes from every other one after another.
 double OthersInOrder(const CollectiveSpec& spec);
 

@@ -166,6 +166,14 @@ Cost CostOf(const CollectiveSpec& spec) {
     }
   }
   cost = SpreadOverHosts(cost, spec);
+  BetweenSwitches between(spec);
+  const bool parts = spec.kind == CollectiveKind::kGather || spec.kind == CollectiveKind::kScatter;
+  for (int node = 1; node < spec.size && between.any(); ++node) {
+    const int parent = Around(spec.root, BinomialNode(spec.size, node).parent, spec.size);
+    between.Add(parent, Around(spec.root, node, spec.size),
+                count * (parts ? BinomialSubtree(spec.size, node) : 1));
+  }
+  if (between.any()) cost.elements_beyond = between.Most();
   // A rank's sends share its link, so that its first child, which has as many to do but one, has
   // the buffer only when its last child has.
   if (spec.kind == CollectiveKind::kBroadcast && cost.turns_across > 0) {

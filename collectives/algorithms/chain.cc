@@ -94,7 +94,9 @@ Cost CostOf(const CollectiveSpec& spec) {
     cost.turns_across = static_cast<double>(spec.place->hosts.size()) - 1;
     cost.elements_across = count;
     cost.elements_beyond = count;
-    if (reduces) cost.in_order = WaitsForSlots(ChunkCount(spec.count, spec.chunk), kSlots);
+    if (reduces) {
+      cost = ThroughSlots(cost, ChunkCount(spec.count, spec.chunk), spec.chunk, kSlots, 2);
+    }
   }
   return cost;
 }

@@ -270,6 +270,11 @@ Cost CostOf(const CollectiveSpec& spec) {
       break;
   }
   cost = SpreadOverHosts(cost, spec);
+  BetweenSwitches between(spec);
+  if (HasRoot(spec.kind) && between.any()) {
+    for (int rank = 0; rank < spec.size; ++rank) between.Add(spec.root, rank, count);
+    cost.elements_beyond = between.Most();
+  }
   if (cost.reduced > 0) cost.in_order = OthersInOrder(spec);
   return cost;
 }

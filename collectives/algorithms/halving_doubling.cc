@@ -162,7 +162,24 @@ Cost CostOf(const CollectiveSpec& spec) {
     cost.elements += whole, cost.reduced += whole;
     cost.balance = (moved + (all ? 2 : 1) * folded * whole) / (cost.elements * spec.size);
   }
-  return SpreadOverHosts(cost, spec);
+  cost = SpreadOverHosts(cost, spec);
+  BetweenSwitches between(spec);
+  if (!between.any()) return cost;
+  for (int rank = 0; rank < spec.size && folds; ++rank) {
+    if (!folding.IsFoldedIn(rank)) continue;
+    between.Add(rank, rank - 1, whole);
+    between.Add(rank - 1, rank, all ? whole : static_cast<double>(spec.count));
+  }
+  if (folds) between.EndExchange(all ? 2 * whole : whole, cost);
+  for (int bit = 1; bit < folding.nodes(); bit *= 2) {
+    // The first exchange is of a half: with the nearest node, or with the farthest.
+    const double part = all ? whole / bit : whole * bit / nodes;
+    for (int node = 0; node < folding.nodes(); ++node) {
+      between.Add(folding.RankOf(node), folding.RankOf(node ^ bit), part);
+    }
+    between.EndExchange(part, cost);
+  }
+  return cost;
 }
 
 }  // namespace

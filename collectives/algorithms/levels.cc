@@ -1,8 +1,18 @@
 #include "collectives/algorithms/levels.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 namespace weft::collectives {
+namespace {
+
+// Turns of a stage: more than any algorithm of one level has, 2(n-1) at most; and those of a stage
+// whose rails have three such stages.
+constexpr uint32_t kStageTurns = 1 << 22, kRailTurns = 1 << 24;
+static_assert(3 * kStageTurns < kRailTurns);
+
+}  // namespace
 
 Levels::Levels(const CollectiveSpec& whole, bool by_switch)
     : spec(whole),
@@ -37,7 +47,52 @@ Steps Levels::Part(const Algorithm& algorithm, CollectiveKind kind, const std::v
     if (ranks[static_cast<size_t>(i)] == spec.rank) part.rank = i;
     if (ranks[static_cast<size_t>(i)] == root) part.root = i;
   }
-  return builder.Embed(algorithm.build(part), ranks, input, output, after);
+  const RankSchedule built = algorithm.build(part);
+  const Steps ends = builder.Embed(built, ranks, input, output, after);
+  SetTurns(built);
+  return ends;
+}
+
+void Levels::Begin(uint64_t stage) {
+  SetTurns({});
+  stage_turn_ = static_cast<uint32_t>(stage) * (switches_ == nullptr ? kStageTurns : kRailTurns);
+}
+
+void Levels::SetTurns(const RankSchedule& part) {
+  // Steps that no part has are of the stage's first turn, or of the last one that they come after.
+  const RankSchedule& all = builder.schedule();
+  while (turns_.size() + part.steps.size() < all.steps.size()) {
+    uint32_t turn = stage_turn_;
+    for (uint32_t before : all.After(all.steps[turns_.size()])) {
+      turn = std::max(turn, turns_[before]);
+    }
+    turns_.push_back(turn);
+  }
+  // Where it has no turns, the k-th message to or from a rank is of turn k, and a step that is no
+  // message of the last turn that it comes after.
+  std::map<std::pair<int32_t, bool>, uint32_t> messages;
+  std::vector<uint32_t> own;
+  for (size_t id = 0; id < part.steps.size(); ++id) {
+    const Step& step = part.steps[id];
+    uint32_t turn = 0;
+    if (!part.turns.empty()) {
+      turn = part.turns[id];
+    } else {
+      if (step.peer >= 0) {
+        turn = messages[{step.peer, step.kind == StepKind::kSend}]++;
+      } else {
+        for (uint32_t before : part.After(step)) turn = std::max(turn, own[before]);
+      }
+    }
+    own.push_back(turn);
+    turns_.push_back(stage_turn_ + turn);
+  }
+}
+
+RankSchedule Levels::Finish() && {
+  SetTurns({});
+  builder.SortByTurn(std::move(turns_));
+  return std::move(builder).Finish();
 }
 
 Steps Levels::Inside(CollectiveKind kind, const std::vector<int>& ranks, int root, uint64_t count,

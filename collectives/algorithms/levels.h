@@ -40,6 +40,11 @@ class Levels {
                int root, uint64_t count, bool in_place, Place input, Place output,
                const Steps& after = {});
   void Scale(Place out, uint64_t length, Steps& after);
+  // Steps from here on are of a stage, 0 to 2.
+  void Begin(uint64_t stage);
+  // The steps stage by stage, and turn by turn in a stage: sends to one rank leave in that order,
+  // so that no round waits for what another one gets later.
+  RankSchedule Finish() &&;
 
   // What of round `round` belongs to a rail.
   uint64_t Rounds() const { return ChunkCount(spec.count, RoundLength()); }
@@ -54,20 +59,23 @@ class Levels {
 
  private:
   uint64_t RoundLength() const { return spec.chunk * static_cast<uint64_t>(rails); }
+  // Gives the steps that lack a turn that of `part`'s steps in this stage.
+  void SetTurns(const RankSchedule& part);
   Steps Part(const Algorithm& algorithm, CollectiveKind kind, const std::vector<int>& ranks,
              int root, uint64_t count, bool in_place, Place input, Place output,
              std::shared_ptr<const GroupPlace> place_of_part, const Steps& after);
 
   std::shared_ptr<const GroupPlace> switches_;  // of a rail; null: by the algorithms of one level
+  std::vector<uint32_t> turns_;                 // by step
+  uint32_t stage_turn_ = 0;                     // the first of this stage
 };
 
-// Runs stages of rounds staggered: stage s of round r while stage 0 of round r + s begins.
-template <typename Stage>
-void Pipeline(uint64_t rounds, uint64_t stages, const Stage& stage) {
-  for (uint64_t step = 0; step < rounds + stages - 1 && rounds > 0; ++step) {
-    for (uint64_t s = 0; s < stages; ++s) {
-      if (step >= s && step - s < rounds) stage(s, step - s);
-    }
+// Calls `run(stage, round)` for all stages of all rounds; a stage comes after the one before it.
+template <typename Run>
+void ForEachStage(Levels& levels, uint64_t rounds, uint64_t stages, const Run& run) {
+  for (uint64_t stage = 0; stage < stages; ++stage) {
+    levels.Begin(stage);
+    for (uint64_t round = 0; round < rounds; ++round) run(stage, round);
   }
 }
 

@@ -34,6 +34,8 @@ Cost LevelsCost(const CollectiveSpec& spec) {
       if (!ExchangesAtOnce(place)) cost.elements_beyond = cost.elements_across;
       cost.fill = (cost.turns > 2 ? 2 : 0) * chunk;
       if (ExchangesAtOnce(place)) cost.in_order = std::max(others - 1, 0.0);
+      // All rounds take a turn before any takes the next.
+      if (rounds > 1) cost.ahead = part * passes * (1 - 1 / rounds);
       break;
     }
     case CollectiveKind::kAllGather:

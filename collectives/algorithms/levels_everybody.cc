@@ -11,16 +11,18 @@ namespace weft::collectives {
 RankSchedule LevelsAllReduce(const CollectiveSpec& spec, bool by_switch) {
   Levels levels(spec, by_switch);
   const Algorithm& outside = ExchangesAtOnce(levels.place) ? kDirect : kRing;
+  const bool alone = levels.here.size() == 1;              // its input goes out as it is
   std::vector<std::vector<Steps>> given(levels.Rounds());  // by round and rail
   std::vector<Steps> whole(levels.Rounds());
-  Pipeline(levels.Rounds(), 3, [&](uint64_t stage, uint64_t round) {
+  ForEachStage(levels, levels.Rounds(), 3, [&](uint64_t stage, uint64_t round) {
     if (stage == 1) {
       if (levels.local >= levels.rails) return;
       const Stretch part = levels.RailPart(round, levels.local);
       const Place at = Output(part.offset);
       whole[round] =
           levels.Across(outside, CollectiveKind::kAllReduce, levels.Rail(levels.local), -1,
-                        part.length, true, at, at, given[round][static_cast<size_t>(levels.local)]);
+                        part.length, !alone || spec.in_place, alone ? Input(part.offset) : at, at,
+                        given[round][static_cast<size_t>(levels.local)]);
       levels.Scale(at, part.length, whole[round]);
       return;
     }
@@ -29,9 +31,10 @@ RankSchedule LevelsAllReduce(const CollectiveSpec& spec, bool by_switch) {
       const int owner = levels.here[static_cast<size_t>(rail)];
       const Place in = Input(part.offset), out = Output(part.offset);
       if (stage == 0) {
-        given[round].push_back(levels.Inside(CollectiveKind::kReduce, levels.here, owner,
-                                             part.length, spec.in_place, in, out));
-      } else {
+        given[round].push_back(alone ? Steps{}
+                                     : levels.Inside(CollectiveKind::kReduce, levels.here, owner,
+                                                     part.length, spec.in_place, in, out));
+      } else if (!alone) {
         const bool own = owner == spec.rank;
         const Steps& after = own ? whole[round] : given[round][static_cast<size_t>(rail)];
         levels.Inside(CollectiveKind::kBroadcast, levels.here, owner, part.length, true, out, out,
@@ -39,7 +42,7 @@ RankSchedule LevelsAllReduce(const CollectiveSpec& spec, bool by_switch) {
       }
     }
   });
-  return std::move(levels.builder).Finish();
+  return std::move(levels).Finish();
 }
 
 // Each part goes to one rank of every other host, and from there to the others on it.
@@ -51,7 +54,7 @@ RankSchedule LevelsAllGather(const CollectiveSpec& spec, bool by_switch) {
   const uint64_t rounds = ChunkCount(LongestOf(parts), spec.chunk);
   const size_t n = static_cast<size_t>(spec.size);
   std::vector<Steps> arrived(rounds * n);
-  Pipeline(rounds, 2, [&](uint64_t stage, uint64_t round) {
+  ForEachStage(levels, rounds, 2, [&](uint64_t stage, uint64_t round) {
     for (int owner = 0; owner < spec.size; ++owner) {
       const std::vector<int> rail = levels.RailOf(owner);
       const int stand_in = rail[static_cast<size_t>(levels.host)];
@@ -69,7 +72,7 @@ RankSchedule LevelsAllGather(const CollectiveSpec& spec, bool by_switch) {
       }
     }
   });
-  return std::move(levels.builder).Finish();
+  return std::move(levels).Finish();
 }
 
 // AllGather backwards: each part is reduced to one rank of every host, and from those to its owner.
@@ -86,7 +89,7 @@ RankSchedule LevelsReduceScatter(const CollectiveSpec& spec, bool by_switch) {
     if (!alone && mine) sum = owner == spec.rank ? Output(0) : levels.builder.Scratch(spec.count);
   }
   std::vector<Steps> reduced(rounds * n);
-  Pipeline(rounds, 2, [&](uint64_t stage, uint64_t round) {
+  ForEachStage(levels, rounds, 2, [&](uint64_t stage, uint64_t round) {
     const Stretch piece = ChunkOf({0, spec.count}, spec.chunk, round);
     for (int owner = 0; owner < spec.size; ++owner) {
       const std::vector<int> rail = levels.RailOf(owner);
@@ -105,7 +108,7 @@ RankSchedule LevelsReduceScatter(const CollectiveSpec& spec, bool by_switch) {
       }
     }
   });
-  return std::move(levels.builder).Finish();
+  return std::move(levels).Finish();
 }
 
 }  // namespace weft::collectives

@@ -13,7 +13,7 @@ RankSchedule LevelsBroadcast(const CollectiveSpec& spec, bool by_switch) {
   const int root_host = levels.place.host[static_cast<size_t>(spec.root)];
   const bool at_root = levels.host == root_host, is_root = spec.rank == spec.root;
   std::vector<Steps> here(levels.Rounds());
-  Pipeline(levels.Rounds(), 3, [&](uint64_t stage, uint64_t round) {
+  ForEachStage(levels, levels.Rounds(), 3, [&](uint64_t stage, uint64_t round) {
     const Stretch all = levels.Round(round);
     if (stage == 0 && at_root) {
       here[round] = levels.Inside(CollectiveKind::kBroadcast, levels.here, spec.root, all.length,
@@ -36,7 +36,7 @@ RankSchedule LevelsBroadcast(const CollectiveSpec& spec, bool by_switch) {
       }
     }
   });
-  return std::move(levels.builder).Finish();
+  return std::move(levels).Finish();
 }
 
 // Broadcast backwards.
@@ -48,7 +48,7 @@ RankSchedule LevelsReduce(const CollectiveSpec& spec, bool by_switch) {
   const Place scratch = levels.builder.Scratch(owns && !alone && !is_root ? spec.count : 0);
   std::vector<std::vector<Steps>> given(levels.Rounds());  // by round and rail
   std::vector<Steps> reduced(levels.Rounds());
-  Pipeline(levels.Rounds(), 3, [&](uint64_t stage, uint64_t round) {
+  ForEachStage(levels, levels.Rounds(), 3, [&](uint64_t stage, uint64_t round) {
     for (int rail = 0; rail < levels.rails; ++rail) {
       const Stretch part = levels.RailPart(round, rail);
       const std::vector<int> ranks = levels.Rail(rail);
@@ -78,7 +78,7 @@ RankSchedule LevelsReduce(const CollectiveSpec& spec, bool by_switch) {
       }
     }
   });
-  return std::move(levels.builder).Finish();
+  return std::move(levels).Finish();
 }
 
 }  // namespace weft::collectives

@@ -67,12 +67,6 @@ inline RankSchedule CopyAlone(const CollectiveSpec& spec) {
 inline Place Input(uint64_t offset) { return {Buffer::kInput, offset}; }
 inline Place Output(uint64_t offset) { return {Buffer::kOutput, offset}; }
 
-// Cost::in_order of `chunks` that pass through `slots` of a rank: a chunk's receive is posted when
-// the one before it in its slot was received and has been sent on.
-inline double WaitsForSlots(uint64_t chunks, uint64_t slots) {
-  return chunks > slots ? 2 * static_cast<double>(chunks - slots) / static_cast<double>(slots) : 0;
-}
-
 }  // namespace weft::collectives
 
 #endif  // WEFT_COLLECTIVES_ALGORITHMS_PARTS_H_

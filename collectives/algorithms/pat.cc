@@ -6,6 +6,7 @@
 // belongs. Reduce-scatter is the same backwards: nearest hops first, partial sums towards the
 // owner. Departure from the paper: the buffers for aggregation are one chunk a message, not a fixed
 // pool.
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -170,7 +171,17 @@ Cost CostOf(const CollectiveSpec& spec) {
   cost.elements = moved * static_cast<double>(count);
   cost.copied = copied * static_cast<double>(count);
   if (reduces) cost.reduced = cost.elements;
-  return SpreadOverHosts(cost, spec);
+  cost = SpreadOverHosts(cost, spec);
+  BetweenSwitches between(spec);
+  for (int hop = 1; hop < n && between.any(); hop *= 2) {
+    const double carried = std::ceil(static_cast<double>(n - hop) / (2 * hop));  // parts
+    for (int rank = 0; rank < n; ++rank) {
+      const int other = Around(rank, reduces ? -hop : hop, n);
+      between.Add(rank, other, carried * static_cast<double>(count));
+    }
+    between.EndExchange(carried * static_cast<double>(count), cost);
+  }
+  return cost;
 }
 
 }  // namespace

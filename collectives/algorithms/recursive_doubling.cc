@@ -66,7 +66,22 @@ Cost CostOf(const CollectiveSpec& spec) {
   if (exchanges > 0) {
     cost.balance = (folding.nodes() * log + 2 * folded) / (spec.size * exchanges);
   }
-  return SpreadOverHosts(cost, spec);
+  cost = SpreadOverHosts(cost, spec);
+  BetweenSwitches between(spec);
+  if (!between.any()) return cost;
+  for (int rank = 0; rank < spec.size && folding.any(); ++rank) {
+    if (!folding.IsFoldedIn(rank)) continue;
+    between.Add(rank, rank - 1, count);
+    between.Add(rank - 1, rank, count);
+  }
+  if (folding.any()) between.EndExchange(2 * count, cost);
+  for (int bit = 1; bit < folding.nodes(); bit *= 2) {
+    for (int node = 0; node < folding.nodes(); ++node) {
+      between.Add(folding.RankOf(node), folding.RankOf(node ^ bit), count);
+    }
+    between.EndExchange(count, cost);
+  }
+  return cost;
 }
 
 }  // namespace

@@ -190,6 +190,10 @@ Cost CostOf(const CollectiveSpec& spec) {
     cost.elements_across = cost.elements;
     cost.elements_beyond = cost.elements;  // and of each switch, whose hosts follow each other
     cost.lanes = std::min(spec.channels, spec.place->ranks_min);
+    // While a turn's first chunk is on its way, the others of the turn are sent.
+    const double chunks = static_cast<double>(ChunksOf(part, spec));
+    const double share = static_cast<double>(part) / spec.channels;
+    if (chunks > 1) cost.ahead = cost.turns_across * share * (1 - 1 / chunks);
   }
   return cost;
 }

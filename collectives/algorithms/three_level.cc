@@ -47,6 +47,13 @@ double InOrder(const Cost& rail, const GroupPlace& place) {
   return rail.in_order + std::max(place.hosts_max - 2, 0);
 }
 
+// Rails of a rail, between the switches: as many as the switch with the fewest has hosts.
+double RailsOf(const GroupPlace& place) {
+  size_t fewest = place.hosts.size();
+  for (const auto& hosts : place.switches) fewest = std::min(fewest, hosts.size());
+  return static_cast<double>(fewest);
+}
+
 // All-reduce, broadcast and reduce: each rail carries its part of every round.
 Cost CostOfRounds(const CollectiveSpec& spec, const GroupPlace& place) {
   const double m = place.ranks_max, rails = place.ranks_min, inside = m > 1 ? 1 : 0;
@@ -74,10 +81,15 @@ Cost CostOfRounds(const CollectiveSpec& spec, const GroupPlace& place) {
     cost.reduced += part * (m - 1);
   }
   cost.fill = rail.fill + 2 * inside * piece;
-  // Several rounds hide each other's waits: one goes on while another waits. The rounds of an
-  // all-reduce go both ways, and each waits once for the one before (fitted to the simulation).
-  if (Reduces(spec.kind) && rounds == 1) cost.in_order = InOrder(rail, place);
-  if (spec.kind == CollectiveKind::kAllReduce && rounds > 1) cost.in_order = rounds - 1;
+  if (Reduces(spec.kind)) {
+    cost.in_order = InOrder(rail, place);
+    // A stage of all rounds is posted before the next stage of any: while the first round goes up,
+    // and on between the switches, the others go up. What is behind the first round when that has
+    // ended is their last stage (and of a reduction, the one between the switches, at the root).
+    const double up = (place.hosts_max - 1) * piece / RailsOf(place);
+    const double between = spec.kind == CollectiveKind::kAllReduce ? rail.elements - 2 * up : 0;
+    cost.ahead = std::max(rounds - 1, 0.0) * (up + between);
+  }
   if (HasRoot(spec.kind) && cost.elements > 0) {
     const double hosts = static_cast<double>(place.hosts.size());
     cost.balance = std::min(1.0, (hosts * m - 1) * count / (spec.size * cost.elements));
@@ -89,15 +101,13 @@ Cost CostOfRounds(const CollectiveSpec& spec, const GroupPlace& place) {
 Cost CostOfParts(const CollectiveSpec& spec, const GroupPlace& place) {
   const double m = place.ranks_max, rails = place.ranks_min, n = spec.size;
   const double switches = static_cast<double>(place.switches.size()), h = place.hosts_max;
-  size_t fewest = place.hosts.size();  // hosts of a switch
-  for (const auto& hosts : place.switches) fewest = std::min(fewest, hosts.size());
   const bool reduces = spec.kind == CollectiveKind::kReduceScatter;
   const double length = spec.kind == CollectiveKind::kAllGatherV
                             ? static_cast<double>(LongestOf(GatheredParts(spec)))
                             : static_cast<double>(spec.count);
   const double stood_for = std::ceil(n / rails);  // parts that a rank passes on
   const double foreign = stood_for * (switches - 1) / switches;
-  const double across = (h - 1) * length + foreign * h * length / static_cast<double>(fewest);
+  const double across = (h - 1) * length + foreign * h * length / RailsOf(place);
   const double chunks = std::ceil(length / static_cast<double>(spec.chunk));
   const Cost rail = RailCost(place, reduces ? CollectiveKind::kReduce : CollectiveKind::kBroadcast,
                              length, spec.chunk);

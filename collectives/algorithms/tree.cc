@@ -16,6 +16,10 @@ namespace {
 // Chunks of a reduction to a root that a rank holds at once, in each tree.
 constexpr uint64_t kSlots = 4;
 
+// A hop takes no longer than this many chunks take to leave: 8 us, and four chunks that share the
+// link, with the planner's shortest chunks (16 KiB) at 400 Gbit/s.
+constexpr uint64_t kHopChunks = 28;
+
 // Both trees have work: at least two chunks.
 uint64_t ChunkLength(const CollectiveSpec& spec) {
   return std::max<uint64_t>(std::min(spec.chunk, (spec.count + 1) / 2), 1);
@@ -41,8 +45,12 @@ RankSchedule AllReduce(const CollectiveSpec& spec) {
   ScheduleBuilder builder;
   const TreeNode nodes[2] = {NodeOf(spec, spec.rank, 0), NodeOf(spec, spec.rank, 1)};
   const uint64_t length = ChunkLength(spec), chunks = ChunkCount(spec.count, length);
-  // A result comes down when this many more chunks have gone up.
-  const uint64_t lag = 2 * static_cast<uint64_t>(DoubleTreeDepth(spec.size));
+  // A result comes down when this many more chunks have gone up. A rank's parent in one tree may be
+  // its child in the other, and what it is sent leaves in this order: a chunk would wait to go up
+  // for a result that has still to come by way of the root, 2 * depth hops. In a round two chunks
+  // leave, one up and one down.
+  const uint64_t depth = static_cast<uint64_t>(DoubleTreeDepth(spec.size));
+  const uint64_t lag = std::min(depth * kHopChunks, chunks);
   std::vector<uint32_t> up(chunks, kNone);  // what the chunk's result is after
   for (uint64_t round = 0; round < chunks + lag; ++round) {
     if (round < chunks) {
@@ -153,6 +161,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   const double carried[2] = {std::min(even_chunks * static_cast<double>(length), count),
                              (all_chunks - even_chunks) * static_cast<double>(length)};
   const double chunks_of[2] = {even_chunks, all_chunks - even_chunks};
+  BetweenSwitches between(spec);
   double moved = 0;
   for (int rank = 0; rank < spec.size; ++rank) {
     double from_children = 0, from_parents = 0, messages = 0, messages_up = 0;  // elements
@@ -160,6 +169,10 @@ Cost CostOf(const CollectiveSpec& spec) {
       const TreeNode node = all ? NodeOf(spec, rank, which) : RootedNodeOf(spec, rank, which);
       const double children = static_cast<double>(node.children.size());
       from_children += children * carried[which];
+      for (size_t c = 0; c < node.children.size() && between.any(); ++c) {
+        between.Add(node.children[c], rank, carried[which]);
+        if (all) between.Add(rank, node.children[c], carried[which]);
+      }
       messages += children * chunks_of[which];
       if (node.parent < 0) continue;
       from_parents += carried[which];
@@ -177,12 +190,15 @@ Cost CostOf(const CollectiveSpec& spec) {
   if (spec.kind == CollectiveKind::kBroadcast) cost.copied = cost.received = count;
   cost.balance = cost.elements > 0 ? moved / (cost.elements * spec.size) : 1;
   cost = SpreadOverHosts(cost, spec);
-  // At each node the second child's partial sum waits for the first's.
-  if (Reduces(spec.kind) && cost.turns_across > 0) cost.in_order = depth - 1;
-  if (spec.kind == CollectiveKind::kReduce && cost.turns_across > 0) {
-    cost.in_order += WaitsForSlots(chunks, 2 * kSlots);
-  }
-  return cost;
+  if (between.any()) cost.elements_beyond = between.Most();
+  if (!Reduces(spec.kind) || cost.turns_across == 0) return cost;
+  // At each node the second child's partial sum waits for the first's, and so the first chunk does;
+  // and with it each slot is used by two receives and a send.
+  cost.in_order = depth - 1;
+  if (all) return cost;
+  cost.fill += cost.in_order * static_cast<double>(length);
+  if (evens > kSlots) cost.paths = 2;  // else it is over before the links are full
+  return ThroughSlots(cost, evens, length, kSlots, 3);
 }
 
 }  // namespace

@@ -73,18 +73,32 @@ Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const
                                ElementsBeyond(cost, spec.place.get()) * SwitchByte(spec)) *
                       bytes * at_once;
 
+  double exchanged = 0;
+  for (const Cost::Exchange& one : cost.exchanges) {
+    exchanged +=
+        std::max(one.elements * across.byte, one.beyond * SwitchByte(spec) * at_once) * bytes;
+  }
+
   const double inside = cost.turns - cost.turns_across;
   const double wanting = ranks * at_once;  // a core
   const double waiting = wanting > cores ? wanting / cores * table.switch_rank : 0;
   const double message_bytes = cost.messages > 0 ? cost.elements / cost.messages * bytes : 0;
-  const double in_order =
-      message_bytes > static_cast<double>(table.eager_bytes) ? cost.in_order : 0;
-  const double latency = inside * table.inside.latency +
-                         (cost.turns_across + in_order) * across.latency + cost.turns * waiting;
-  const double fill_byte = cost.turns_across > 0 ? across.byte : table.inside.byte;
+  const bool waits = message_bytes > static_cast<double>(table.eager_bytes);  // for receives
+  const double in_order = waits ? cost.in_order : 0;
+  const double turns_across = cost.turns_across + in_order;
+  const double latency =
+      inside * table.inside.latency + turns_across * across.latency + cost.turns * waiting;
+  const double hidden =
+      std::min(std::max(turns_across - 1, 0.0) * across.latency, cost.ahead * bytes * across.byte);
+  const double slot_latency = waits ? cost.slot_turns * across.latency : 0;
+  const double slot_link = waits ? cost.slot_elements * bytes * across.byte : 0;
+  const double paths = std::max(link, wire) >= slot_latency + slot_link ? cost.paths : 1;
+  const double slots = slot_latency + paths * slot_link;
+  const double fill_byte = cost.turns_across > 0 ? across.byte * paths : table.inside.byte;
   const double before = latency + cost.fill * bytes * fill_byte;
-  return {.overlapped = std::llround(before + std::max({work, memory, wire, link})),
-          .in_turn = std::llround(before + work + memory + wire + link)};
+  return {.overlapped = std::llround(before - hidden +
+                                     std::max({work, memory, wire, link, slots, exchanged})),
+          .in_turn = std::llround(before + work + memory + wire + std::max(link, exchanged))};
 }
 
 CostTable TableFor(const Calibration& calibration, const Settings& settings, int cores) {

@@ -10,7 +10,7 @@
 // and that by all groups that run at the same time on a host (CollectiveSpec::groups_at_once), each
 // of which has as much to do:
 //
-//   time = (turns + in_order) * latency + fill * byte + the largest of
+//   time = (turns + in_order) * latency - hidden + fill * byte + the largest of
 //          work    messages * message + elements * byte + reduced * reduce + copied * copy,
 //                  times the ranks that want a core, over cores, where that is above 1. Inside a
 //                  host the receiver copies, so that one rank's elements are those that it
@@ -18,7 +18,14 @@
 //          memory  elements moved and copied by all ranks of a host, as far as caches do not hold
 //                  them, * host_byte inside
 //          wire    bytes between hosts * host_byte, across; and where it is known what the cables
-//                  between switches carry, the bytes that leave a switch by them
+//                  between switches carry, the bytes that leave a switch by them; of exchanges
+//                  that follow one another, for each the longer of a link's time and a cable's
+//          slots   slot_turns * latency + slot_elements * byte, across: where a rank holds few
+//                  chunks at once
+//
+// `hidden` are latencies between hosts, all but one, as far as `ahead` elements take as long.
+// Where slots do not hold a pipeline back, its links are full, and fill and slots take `paths`
+// times their bytes' time.
 //
 // One table counts for all ranks of a job: rank 0's, which its endpoint hands out at start-up.
 #ifndef WEFT_COLLECTIVES_PLANNER_COST_H_

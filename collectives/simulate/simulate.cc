@@ -1,5 +1,8 @@
 #include "collectives/simulate/simulate.h"
 
+#include <algorithm>
+#include <functional>
+#include <queue>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -38,6 +41,9 @@ class Translator {
       }
     }
     partner_.assign(names_.size(), kAlone);
+    previous_.assign(names_.size(), kNone);
+    next_.assign(names_.size(), kNone);
+    posted_.resize(names_.size());
   }
 
   absl::Status Match();
@@ -45,6 +51,12 @@ class Translator {
 
  private:
   static constexpr size_t kAlone = SIZE_MAX;
+  static constexpr OperationId kNoOperation = UINT32_MAX;
+  // When a message is on its way, and when its receive is posted (of eager messages that have a
+  // next one between the same ranks; of others the former is never before the latter).
+  struct Posted {
+    OperationId left = kNoOperation, receive = kNoOperation;
+  };
   const Step& At(size_t index) const {
     return schedules_[names_[index].rank].steps[names_[index].step];
   }
@@ -81,12 +93,15 @@ class Translator {
   Bytes Length(size_t node) const {
     return placement_.element * static_cast<int64_t>(At(node).length);
   }
-  OperationId AddTransfer(size_t node, absl::Span<const OperationId> after);
-  OperationId AddSend(size_t node, absl::Span<const OperationId> sender,
-                      absl::Span<const OperationId> after);
-  // `sender`: what the sending half of a message waits for; `after`: what both do.
-  OperationId Add(size_t node, absl::Span<const OperationId> sender,
-                  absl::Span<const OperationId> after);
+  bool IsEager(size_t node) const {
+    return LeavesItsHost(node) && Length(node) <= placement_.eager;
+  }
+  OperationId AddTransfer(size_t node, OperationId posted);
+  // A message, and a step that is none. `sender`, `receiver`, `after`: what the half, or the step,
+  // waits for; they may grow.
+  OperationId AddMessage(size_t node, std::vector<OperationId>& sender,
+                         std::vector<OperationId>& receiver);
+  OperationId AddLocal(size_t node, std::vector<OperationId>& after);
   OperationId Compute(topology::Endpoint at, absl::Duration duration,
                       absl::Span<const OperationId> after, uint32_t core = 0) {
     return workload_.Add({.kind = OperationKind::kCompute,
@@ -105,7 +120,10 @@ class Translator {
     return Compute(placement_.endpoints[rank], placement_.message / 2, {&after, 1},
                    placement_.cores[rank]);
   }
-  OperationId JoinOf(absl::Span<const OperationId> after) {
+  OperationId JoinOf(std::vector<OperationId>& after) {
+    std::sort(after.begin(), after.end());
+    after.erase(std::unique(after.begin(), after.end()), after.end());
+    if (after.empty()) return begin_;
     if (after.size() == 1) return after[0];
     return workload_.Add({.kind = OperationKind::kJoin, .group = group_}, after);
   }
@@ -116,7 +134,10 @@ class Translator {
   const uint32_t group_;
   std::vector<size_t> base_;  // by rank, of its steps
   std::vector<StepName> names_;
-  std::vector<size_t> partner_;  // of a send: its receive, and the other way round
+  std::vector<size_t> partner_;            // of a send: its receive, and the other way round
+  std::vector<uint32_t> previous_, next_;  // of a send: those to the same rank; kNone: none
+  std::vector<Posted> posted_;             // of a send
+  OperationId begin_ = 0;
 };
 
 // The k-th send from a to b meets the k-th receive at b from a.
@@ -155,14 +176,21 @@ absl::Status Translator::Match() {
       }
       partner_[from[k]] = to[k];
       partner_[to[k]] = from[k];
+      if (k == 0) continue;
+      previous_[from[k]] = static_cast<uint32_t>(from[k - 1]);
+      next_[from[k - 1]] = static_cast<uint32_t>(from[k]);
     }
   }
   return absl::OkStatus();
 }
 
-OperationId Translator::AddTransfer(size_t node, absl::Span<const OperationId> after) {
+OperationId Translator::AddTransfer(size_t node, OperationId posted) {
+  if (!LeavesItsHost(node) && TakesTimeInside()) {
+    const bool counts = placement_.local.bytes_per_second() > 0;
+    const absl::Duration moving = counts ? Length(node) / placement_.local : absl::ZeroDuration();
+    return Compute(Source(node), placement_.local_latency + moving, {&posted, 1});
+  }
   const bool leaves = LeavesItsHost(node);
-  OperationId posted = JoinOf(after);
   if (leaves) posted = Handle(names_[node].rank, posted);
   if (leaves && placement_.send_latency > absl::ZeroDuration()) {
     posted = Compute(Source(node), placement_.send_latency, {&posted, 1});
@@ -176,35 +204,45 @@ OperationId Translator::AddTransfer(size_t node, absl::Span<const OperationId> a
   return leaves ? Handle(static_cast<size_t>(At(node).peer), arrived) : arrived;
 }
 
-OperationId Translator::AddSend(size_t node, absl::Span<const OperationId> sender,
-                                absl::Span<const OperationId> after) {
-  if (!LeavesItsHost(node) && TakesTimeInside()) {
-    const bool counts = placement_.local.bytes_per_second() > 0;
-    const absl::Duration moving = counts ? Length(node) / placement_.local : absl::ZeroDuration();
-    return Compute(Source(node), placement_.local_latency + moving, after);
+// As the executor does, sends to one rank are posted in the order of the schedule, and so are
+// receives from one; a message is on its way once both are posted, and the message before it is on
+// its way. An eager message does not wait for its receive, but who waits for the message does.
+OperationId Translator::AddMessage(size_t node, std::vector<OperationId>& sender,
+                                   std::vector<OperationId>& receiver) {
+  Posted& posted = posted_[node];
+  if (previous_[node] != kNone) {
+    const Posted& before = posted_[previous_[node]];
+    sender.push_back(before.left);
+    receiver.push_back(before.receive == kNoOperation ? before.left : before.receive);
   }
-  if (!LeavesItsHost(node) || Length(node) > placement_.eager) return AddTransfer(node, after);
-  // An eager message waits for its sender alone; who waits for it waits for its receive as well.
-  std::vector<OperationId> met(after.begin(), after.end());
-  met.push_back(AddTransfer(node, sender));
-  return workload_.Add({.kind = OperationKind::kJoin, .group = group_}, met);
+  if (!IsEager(node)) {
+    sender.insert(sender.end(), receiver.begin(), receiver.end());
+    posted.left = JoinOf(sender);
+    return AddTransfer(node, posted.left);
+  }
+  posted.left = JoinOf(sender);
+  if (next_[node] != kNone) {
+    posted.receive = JoinOf(receiver);
+    receiver.assign(1, posted.receive);
+  }
+  receiver.push_back(AddTransfer(node, posted.left));
+  return JoinOf(receiver);
 }
 
-OperationId Translator::Add(size_t node, absl::Span<const OperationId> sender,
-                            absl::Span<const OperationId> after) {
-  if (At(node).kind == StepKind::kSend) return AddSend(node, sender, after);
-  if (placement_.memory.bytes_per_second() > 0) {
-    // A core copies one stretch after the other.
-    return Compute(Source(node), Length(node) / placement_.memory, after,
-                   CoreOf(names_[node].rank));
-  }
-  return JoinOf(after);
+OperationId Translator::AddLocal(size_t node, std::vector<OperationId>& after) {
+  const OperationId ready = JoinOf(after);
+  if (placement_.memory.bytes_per_second() == 0) return ready;
+  // A core copies one stretch after the other.
+  return Compute(Source(node), Length(node) / placement_.memory, {&ready, 1},
+                 CoreOf(names_[node].rank));
 }
 
 absl::StatusOr<OperationId> Translator::Translate(OperationId begin) {
+  begin_ = begin;
   std::vector<uint32_t> waits(names_.size());
   std::vector<std::vector<uint32_t>> needed_by(names_.size());
-  std::vector<size_t> ready;
+  // The first in the schedule goes first: cores do what is ready at once in the order of numbers.
+  std::priority_queue<size_t, std::vector<size_t>, std::greater<>> ready;
   size_t nodes = 0;
   for (size_t node = 0; node < names_.size(); ++node) {
     if (Node(node) != node) continue;
@@ -213,27 +251,33 @@ absl::StatusOr<OperationId> Translator::Translate(OperationId begin) {
       ++waits[node];
       needed_by[need].push_back(static_cast<uint32_t>(node));
     });
-    if (waits[node] == 0) ready.push_back(node);
+    if (previous_[node] != kNone) ++waits[node];
+    if (waits[node] == 0) ready.push(node);
   }
   std::vector<OperationId> ids(names_.size());
-  std::vector<OperationId> sender, after, ends{begin};
-  for (size_t done = 0; done < ready.size(); ++done) {
-    const size_t node = ready[done];
-    sender.clear(), after.clear();
+  std::vector<OperationId> sender, receiver, ends{begin};
+  auto settle = [&](uint32_t node) {
+    if (--waits[node] == 0) ready.push(node);
+  };
+  size_t done = 0;
+  for (; !ready.empty(); ++done) {
+    const size_t node = ready.top();
+    ready.pop();
+    sender.clear(), receiver.clear();
     ForEachNeedOf(node, [&](size_t need) { sender.push_back(ids[need]); });
-    ForEachNeed(node, [&](size_t need) { after.push_back(ids[need]); });
-    if (sender.empty()) sender.push_back(begin);
-    if (after.empty()) after.push_back(begin);
-    ids[node] = Add(node, sender, after);
-    if (needed_by[node].empty()) ends.push_back(ids[node]);
-    for (uint32_t next : needed_by[node]) {
-      if (--waits[next] == 0) ready.push_back(next);
+    if (At(node).kind == StepKind::kSend) {
+      ForEachNeedOf(partner_[node], [&](size_t need) { receiver.push_back(ids[need]); });
+      ids[node] = AddMessage(node, sender, receiver);
+    } else {
+      ids[node] = AddLocal(node, sender);
     }
+    if (needed_by[node].empty()) ends.push_back(ids[node]);
+    for (uint32_t next : needed_by[node]) settle(next);
+    if (next_[node] != kNone) settle(next_[node]);
   }
-  if (ready.size() < nodes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the schedules wait for each other: ", nodes - ready.size(), " of ", nodes,
-                     " steps never start"));
+  if (done < nodes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the schedules wait for each other: ", nodes - done, " of ", nodes, " steps never start"));
   }
   return workload_.Add({.kind = OperationKind::kJoin, .group = group_}, ends);
 }

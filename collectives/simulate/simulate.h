@@ -3,8 +3,10 @@
 //
 // Every send becomes a transfer to the peer's endpoint, which starts once the sender has reached it
 // and, as on the wire, once the receiver has posted the receive that meets it; short ones may be
-// stated not to wait for that. Steps that only
-// touch memory (copy, reduce, scale) take no time, or `memory` if it is stated.
+// stated not to wait for that. As the executor does, a rank posts its sends to one peer in the
+// order of the schedule, and its receives from one peer likewise, so that a message never leaves
+// before those ahead of it. Steps that only touch memory (copy, reduce, scale) take no time, or
+// `memory` if it is stated.
 #ifndef WEFT_COLLECTIVES_SIMULATE_SIMULATE_H_
 #define WEFT_COLLECTIVES_SIMULATE_SIMULATE_H_
 

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/settings.h"
+#include "collectives/algorithms/exchange.h"
 #include "collectives/algorithms/paths.h"
 #include "collectives/planner/planned_peers.h"
 #include "collectives/verify.h"
@@ -211,7 +212,7 @@ Cost Counted(const Case& built) {
   Cost cost;
   const int n = static_cast<int>(built.specs.size());
   const GroupPlace place = PlaceOf(built.specs[0]);
-  std::vector<double> sent(n), received(n), leaving(n), entering(n), beyond(n);
+  std::vector<double> sent(n), received(n), leaving(n), entering(n), beyond(n), towards(n);
   double all = 0;
   for (int r = 0; r < n; ++r) {
     double sends = 0, receives = 0, reduced = 0, copied = 0;
@@ -226,8 +227,8 @@ Cost Counted(const Case& built) {
       (send ? sends : receives) += 1;
       (send ? sent : received)[r] += length;
       if (across) (send ? leaving : entering)[place.host[r]] += length;
-      if (send && SwitchOf(place, r) != SwitchOf(place, step.peer)) {
-        beyond[SwitchOf(place, r)] += length;
+      if (SwitchOf(place, r) != SwitchOf(place, step.peer)) {
+        (send ? beyond : towards)[SwitchOf(place, r)] += length;
       }
       if (send) all += length;
     }
@@ -238,7 +239,8 @@ Cost Counted(const Case& built) {
     cost.elements_across =
         std::max({cost.elements_across, leaving[place.host[r]], entering[place.host[r]]});
   }
-  cost.elements_beyond = *std::max_element(beyond.begin(), beyond.end());
+  cost.elements_beyond = std::max(*std::max_element(beyond.begin(), beyond.end()),
+                                  *std::max_element(towards.begin(), towards.end()));
   cost.balance = cost.elements > 0 ? all / (cost.elements * n) : 1;
   cost.turns = LongestChain(built);
   cost.in_order = ReceivesInOrder(built, place);
@@ -300,6 +302,30 @@ TEST(CostTest, BetweenHostsIsWhatTheSchedulesHold) {
         EXPECT_EQ(cost.in_order, counted.in_order);
       }
     }
+  });
+}
+
+// 32 ranks, two a host, four hosts a switch: what trees and exchanges send from switch to switch.
+TEST(CostTest, WhatCrossesBetweenSwitchesIsCounted) {
+  std::vector<RankPlace> places(32);
+  for (int r = 0; r < 32; ++r) {
+    places[static_cast<size_t>(r)].host = absl::StrCat(r / 2);
+    places[static_cast<size_t>(r)].switch_name = absl::StrCat(r / 8);
+  }
+  const auto place = std::make_shared<const GroupPlace>(places);
+  ForEachAlgorithm([&](const Algorithm& algorithm, CollectiveKind kind) {
+    const std::set<const Algorithm*> counting = {&kPat, &kHalvingDoubling, &kRecursiveDoubling,
+                                                 &kBinomial, &kTree};
+    if (counting.count(&algorithm) == 0 && !(&algorithm == &kDirect && HasRoot(kind))) return;
+    if (kind == CollectiveKind::kAllGatherV) return;
+    Case built = BuildCase(algorithm, kind, 32, {.count = 64 * 96, .chunk = 512});
+    for (size_t r = 0; r < built.specs.size(); ++r) {
+      built.specs[r].place = place;
+      built.schedules[r] = algorithm.build(built.specs[r]);
+    }
+    const Cost cost = algorithm.cost(built.specs[0]), counted = Counted(built);
+    EXPECT_NEAR(cost.elements_beyond, counted.elements_beyond, 0.05 * counted.elements_beyond)
+        << built.text;
   });
 }
 
@@ -462,6 +488,55 @@ TEST(PlannedPeersTest, AGroupGoesByThePlanThatAllItsRanksName) {
   text.flows.pop_back();
   EXPECT_NE(planner::PlannedPeers(text).name(), peers.name());
   EXPECT_EQ(planner::PlannedPeers(topology::ConnectionPlanText()).name(), "");
+}
+
+TEST(PairwiseTest, SeveralExchangesAtOnceAreProved) {
+  for (CollectiveKind kind : {CollectiveKind::kAllToAll, CollectiveKind::kAllToAllV}) {
+    for (int n : {1, 2, 3, 5, 8}) {
+      Case built = BuildCase(kPairwise, kind, n, {.count = 40});
+      for (size_t r = 0; r < built.specs.size(); ++r) {
+        built.specs[r].channels = 3;
+        built.schedules[r] = kPairwise.build(built.specs[r]);
+      }
+      EXPECT_EQ(VerifySchedules(built.specs, built.schedules), absl::OkStatus()) << built.text;
+    }
+  }
+}
+
+TEST(PlannedPeersTest, AnExchangeIsPlannedWhereEachPairHasItsStep) {
+  const std::vector<Rank> group = {Rank(9), Rank(3), Rank(5), Rank(4)};
+  topology::ConnectionPlanText text;
+  for (int from = 0; from < 4; ++from) {
+    const std::vector<int> steps = PairwiseSteps(from, 4);
+    EXPECT_EQ(std::set<int>(steps.begin(), steps.end()), (std::set<int>{0, 1, 2, 3}));
+    EXPECT_EQ(steps[static_cast<size_t>(from)], 0);
+    for (int to = 0; to < 4; ++to) {
+      if (from == to) continue;
+      topology::ConnectionPlanFlow flow;
+      flow.rank = group[static_cast<size_t>(from)].value();
+      flow.peer = group[static_cast<size_t>(to)].value();
+      flow.step = steps[static_cast<size_t>(to)];
+      text.flows.push_back(flow);
+    }
+  }
+  const planner::PlannedPeers peers(text);
+  std::vector<RankPlace> places(4);
+  for (int r = 0; r < 4; ++r) {
+    places[static_cast<size_t>(r)].plan = peers.name();
+    places[static_cast<size_t>(r)].host = absl::StrCat("h", r);
+  }
+  EXPECT_TRUE(peers.HasExchange(group, places));
+  // Another order of the same ranks has other steps.
+  const std::vector<Rank> reordered = {Rank(3), Rank(9), Rank(5), Rank(4)};
+  EXPECT_FALSE(peers.HasExchange(reordered, places));
+  places[2].plan = "another";
+  EXPECT_FALSE(peers.HasExchange(group, places));
+  places[2].plan = peers.name();
+  text.flows[5].step = 0;
+  const planner::PlannedPeers partly(text);
+  EXPECT_NE(partly.name(), peers.name()) << "ranks with these two plans would disagree";
+  for (RankPlace& place : places) place.plan = partly.name();
+  EXPECT_FALSE(partly.HasExchange(group, places));
 }
 
 TEST(GroupPlaceTest, ARankPlaceTravelsUnchanged) {

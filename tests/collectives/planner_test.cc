@@ -134,9 +134,40 @@ TEST(PlannerTest, ChunksOfAReductionWaitForTheSlotsThatTheyPassThrough) {
                                 .count = 16 << 20,
                                 .chunk = 65536,
                                 .place = spec.place};
-  EXPECT_EQ(kChain.cost(alike).in_order, 0);
-  EXPECT_EQ(kChain.cost(spec).in_order, 2.0 * (256 - 4) / 4);
-  EXPECT_GT(kTree.cost(spec).in_order, 32);
+  EXPECT_EQ(kChain.cost(alike).slot_turns, 0);
+  EXPECT_EQ(kChain.cost(spec).slot_turns, 2.0 * (256 - 4) / 4);
+  EXPECT_EQ(kTree.cost(spec).slot_turns, 3.0 * (128 - 4) / 4);
+}
+
+// Of a ring over hosts whose parts have several chunks, the latencies hide behind the other chunks.
+TEST(PlannerTest, ChunksThatAreOnTheirWayHideLatencies) {
+  CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 16, 16 << 20);
+  spec.place = Hosts(16, 1);
+  const CostTable table = Table(64, "verbs");
+  auto time = [&](uint64_t chunk) {
+    spec.chunk = chunk;
+    return static_cast<double>(TimeOf(kRing.cost(spec), spec, 4, table));
+  };
+  const double bytes = 2 * 15 / 16.0 * 4 * (16 << 20);
+  const double moved = bytes * std::max(table.across.byte, table.across.host_byte);
+  EXPECT_NEAR(time(1 << 20), moved + 30 * table.across.latency, 0.001 * moved);  // one a part
+  EXPECT_NEAR(time(1 << 18), moved + table.across.latency, 0.001 * moved);
+}
+
+// A reduction's chunks hold at the rate at which slots become free, or at that of the link.
+TEST(PlannerTest, SlotsBoundAPipelineUntilItsLinkDoes) {
+  CollectiveSpec spec = Spec(CollectiveKind::kReduce, 16, 16 << 20);
+  spec.place = Hosts(16, 1);
+  CostTable table = Table(64, "verbs");
+  table.across.host_byte = table.across.byte;
+  const double chunk = 4 * 65536 * table.across.byte;
+  auto time = [&](double latency) {  // but for the pipeline's latencies and filling
+    table.across.latency = latency;
+    return static_cast<double>(TimeOf(kChain.cost(spec), spec, 4, table)) - 15 * latency -
+           14 * chunk;
+  };
+  EXPECT_NEAR(time(0), 256 * chunk, chunk);
+  EXPECT_NEAR(time(100 * chunk), 126 * 101 * chunk + 4 * chunk, chunk);
 }
 
 TEST(ConcurrentTest, CountsTheGroupsAlongTheSameAxesOnTheBusiestHost) {
@@ -177,6 +208,24 @@ TEST(ConcurrentTest, GroupsAtOnceShareCoresMemoryAndTheWire) {
             by_itself.algorithm->cost(SpecOf(by_itself, spec)).elements_across)
       << together.why << "\n"
       << by_itself.why;
+}
+
+TEST(PlannerTest, LargeAllToAllsFollowThePlanOfTheirSteps) {
+  CollectiveSpec spec = Spec(CollectiveKind::kAllToAll, 8, 1 << 20);
+  spec.place = Hosts(8, 1);
+  const CostTable table = Table(64, "tcp");
+  EXPECT_NE(ChoosePlan(spec, 4, table, "").algorithm, &kPairwise);
+  GroupPlace place = *Hosts(8, 1);
+  place.has_planned_exchange = true;
+  spec.place = std::make_shared<const GroupPlace>(place);
+  const Plan plan = ChoosePlan(spec, 4, table, "");
+  EXPECT_EQ(plan.algorithm, &kPairwise);
+  EXPECT_EQ(plan.channels, kPlannedExchangesAtOnce);
+  EXPECT_NE(plan.why.find("along the plan's steps"), std::string::npos) << plan.why;
+  EXPECT_EQ(ChoosePlan(spec, 4, table, "bruck").algorithm, &kBruck);
+  // Where turns are what takes the time, one is better than seven.
+  spec.count = 16;
+  EXPECT_NE(ChoosePlan(spec, 4, table, "").algorithm, &kPairwise);
 }
 
 TEST(PlannerTest, RunnersUpFollowInOrder) {

@@ -1,6 +1,7 @@
 #include "tools/plan/collective_command.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -39,7 +40,8 @@ Examples:
   weft-plan collective all_reduce --hosts 16 --ranks-per-host 8 --transport verbs --svg all_reduce.svg
   weft-plan collective all_gather --size 64MiB --fabric megascale:hosts=64 --hosts h[0-31] --transport verbs
   weft-plan collective all_reduce --mesh tp8,dp4 --hosts 4 --ranks-per-host 8 --transport verbs
-  weft-plan collective all_reduce --fabric leaf-spine:leaves=4,spines=4,hosts_per_leaf=4 --transport verbs --simulate flow)";
+  weft-plan collective all_reduce --fabric leaf-spine:leaves=4,spines=4,hosts_per_leaf=4 --transport verbs --simulate flow
+  weft-plan collective all_reduce --fabric leaf-spine:leaves=1,spines=1,hosts_per_leaf=8 --fabric megascale:hosts=64 --svg two.svg)";
 
 constexpr int64_t kStep = 4;  // from one size to the next of a range
 
@@ -68,7 +70,7 @@ absl::StatusOr<std::vector<int64_t>> SizesOf(const std::vector<std::string>& sin
 
 // Every plan of every answer, with its time on the fabric of the group.
 absl::Status Simulate(const CollectiveGroup& group, const std::string& level,
-                      const std::string& balance, bool quiet,
+                      const std::string& balance, int64_t steps_most, bool quiet,
                       std::vector<CollectiveAnswer>& answers) {
   if (!group.network.has_value()) {
     return absl::InvalidArgumentError("--simulate needs the fabric to simulate: --fabric");
@@ -83,7 +85,7 @@ absl::Status Simulate(const CollectiveGroup& group, const std::string& level,
   CollectiveSimulation simulation(
       *group.network, std::move(endpoints), group.table, absl::Nanoseconds(group.software_latency),
       level == "packet" ? SimulationLevel::kPacket : SimulationLevel::kFlow,
-      balance == "ecmp" ? topology::LoadBalance::kEcmp : topology::LoadBalance::kSpray);
+      balance == "ecmp" ? topology::LoadBalance::kEcmp : topology::LoadBalance::kSpray, steps_most);
   Progress progress("weft-plan", !quiet);
   for (size_t a = 0; a < answers.size(); ++a) {
     CollectiveAnswer& answer = answers[a];
@@ -118,7 +120,12 @@ CollectiveCommand::CollectiveCommand(CLI::App& app)
                      "The layout of a job, as tp8,dp4: plans the groups along each axis, which all "
                      "run at once and share their hosts' cores, memory and NICs; empty: one group "
                      "of all ranks");
-  command.add_option("--fabric", fabric_, "A fabric file, or a generator, as megascale:hosts=64");
+  command
+      .add_option(
+          "--fabric", fabrics_,
+          "A fabric file, or a generator, as megascale:hosts=64; repeatable: a group, and a "
+          "panel of --svg, on each")
+      ->allow_extra_args(false);
   command.add_option("--hosts", hosts_,
                      "How many; or, of a fabric, a hostlist h[0-63,70]; empty: 1, or all of them");
   command.add_option("--ranks-per-host", ranks_per_host_, "0: a rank a NIC of the fabric, else 1")
@@ -139,6 +146,12 @@ CollectiveCommand::CollectiveCommand(CLI::App& app)
                   "Of --simulate. spray: no path has more than its share, as with planned ports; "
                   "ecmp: ports by chance")
       ->check(CLI::IsMember({"spray", "ecmp"}));
+  command
+      .add_option(
+          "--steps", steps_most_,
+          "Of --simulate: plans whose schedules have more steps, of all ranks together, are "
+          "not run; a million take some 400 MiB")
+      ->check(CLI::Range(int64_t{1}, int64_t{20'000'000}));
   command.add_option("--svg", svg_, "Picture of bus bandwidth by algorithm and size; empty: none");
   command.add_option("--json", json_, "Write the results into this file; -: print them, no tables");
 }
@@ -165,41 +178,60 @@ absl::Status CollectiveCommand::Run() const {
   WEFT_ASSIGN_OR_RETURN(const planner::Calibration costs, planner::LoadCalibration(settings));
   group.table = planner::TableFor(costs, settings, cores_ > 0 ? cores_ : JobCores());
 
-  WEFT_ASSIGN_OR_RETURN(
-      const std::vector<collectives::RankPlace> hosts,
-      fabric_.empty() ? PlacesByNumber(hosts_) : PlacesOnFabric(fabric_, hosts_, group));
-  WEFT_RETURN_IF_ERROR(Spread(hosts, ranks_per_host_, group));
-
   WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> sizes, SizesOf(size_, sizes_));
   // What has no size that all ranks know is planned for none.
   if (group.kind == CollectiveKind::kBarrier || group.kind == CollectiveKind::kAllToAllV) {
     sizes.assign(1, 0);
   }
   if (!mesh_.empty()) {
-    if (!simulate_.empty() || !svg_.empty()) {
-      return absl::InvalidArgumentError("--mesh predicts: without --simulate and --svg");
+    if (!simulate_.empty() || !svg_.empty() || fabrics_.size() > 1) {
+      return absl::InvalidArgumentError(
+          "--mesh predicts on one fabric: without --simulate, --svg and a second --fabric");
     }
+    WEFT_ASSIGN_OR_RETURN(const std::vector<collectives::RankPlace> hosts,
+                          Place(fabrics_.empty() ? "" : fabrics_[0], group));
     return PlanMesh(mesh_, group, hosts, sizes, json_);
   }
-  std::vector<CollectiveAnswer> answers;
-  for (int64_t bytes : sizes) answers.push_back(Ask(group, bytes));
-  if (!simulate_.empty()) {
-    WEFT_RETURN_IF_ERROR(Simulate(group, simulate_, balance_, json_ == "-", answers));
-  }
-  if (json_ != "-") {
-    absl::PrintF("group  %s\n\n", group.Describe());
-    for (size_t i = 0; i < std::min(size_.size(), answers.size()); ++i) {
-      absl::PrintF("%s%s", i > 0 ? "\n" : "",
-                   Explanation(group, answers[i], static_cast<size_t>(count_)));
+  std::vector<Picture> pictures;
+  std::vector<nlohmann::ordered_json> results;
+  // Each fabric has a group of its own; without any there is one.
+  for (size_t f = 0; f < std::max<size_t>(fabrics_.size(), 1); ++f) {
+    CollectiveGroup here = group;
+    WEFT_RETURN_IF_ERROR(Place(fabrics_.empty() ? "" : fabrics_[f], here).status());
+    std::vector<CollectiveAnswer> answers;
+    for (int64_t bytes : sizes) answers.push_back(Ask(here, bytes));
+    if (!simulate_.empty()) {
+      WEFT_RETURN_IF_ERROR(Simulate(here, simulate_, balance_, steps_most_, json_ == "-", answers));
     }
-    if (size_.empty()) absl::PrintF("%s", Table(group, answers));
-    if (!simulate_.empty()) absl::PrintF("\n%s", RegretText(answers));
+    if (json_ != "-") Print(here, answers, f > 0);
+    pictures.push_back(PictureOf(here, answers));
+    results.push_back(Json(here, answers));
   }
-  if (!svg_.empty()) {
-    WEFT_RETURN_IF_ERROR(WriteOutput(svg_, DrawPicture(PictureOf(group, answers))));
-  }
+  if (!svg_.empty()) WEFT_RETURN_IF_ERROR(WriteOutput(svg_, DrawPictures(pictures)));
   if (json_.empty()) return absl::OkStatus();
-  return WriteOutput(json_, Json(group, answers).dump(2) + "\n");
+  const nlohmann::ordered_json all =
+      results.size() == 1 ? results[0] : nlohmann::ordered_json{{"fabrics", results}};
+  return WriteOutput(json_, all.dump(2) + "\n");
+}
+
+absl::StatusOr<std::vector<collectives::RankPlace>> CollectiveCommand::Place(
+    const std::string& fabric, CollectiveGroup& group) const {
+  WEFT_ASSIGN_OR_RETURN(
+      std::vector<collectives::RankPlace> hosts,
+      fabric.empty() ? PlacesByNumber(hosts_) : PlacesOnFabric(fabric, hosts_, group));
+  WEFT_RETURN_IF_ERROR(Spread(hosts, ranks_per_host_, group));
+  return hosts;
+}
+
+void CollectiveCommand::Print(const CollectiveGroup& group,
+                              const std::vector<CollectiveAnswer>& answers, bool follows) const {
+  absl::PrintF("%sgroup  %s\n\n", follows ? "\n" : "", group.Describe());
+  for (size_t i = 0; i < std::min(size_.size(), answers.size()); ++i) {
+    absl::PrintF("%s%s", i > 0 ? "\n" : "",
+                 Explanation(group, answers[i], static_cast<size_t>(count_)));
+  }
+  if (size_.empty()) absl::PrintF("%s", Table(group, answers));
+  if (!simulate_.empty()) absl::PrintF("\n%s", RegretText(answers));
 }
 
 }  // namespace weft::plan

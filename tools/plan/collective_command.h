@@ -1,6 +1,7 @@
 // `weft-plan collective`: which algorithm a collective takes on a group of ranks, what the others
-// would cost, and a picture of both over sizes. The answer is that of the communicators themselves:
-// the same planner, costs and settings. With --simulate, what a fabric makes of each plan besides.
+// would cost, and a picture of both over sizes, on one fabric or several. The answer is that of the
+// communicators themselves: the same planner, costs and settings. With --simulate, what a fabric
+// makes of each plan besides.
 #ifndef WEFT_TOOLS_PLAN_COLLECTIVE_COMMAND_H_
 #define WEFT_TOOLS_PLAN_COLLECTIVE_COMMAND_H_
 
@@ -9,6 +10,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/planner/group_place.h"
+#include "tools/plan/collective_answer.h"
+#include "tools/plan/collective_group.h"
 
 namespace weft::plan {
 
@@ -19,11 +24,20 @@ class CollectiveCommand {
   absl::Status Run() const;
 
  private:
+  // Sets where the ranks of `group` are: on the hosts of a fabric, or of none.
+  absl::StatusOr<std::vector<collectives::RankPlace>> Place(const std::string& fabric,
+                                                            CollectiveGroup& group) const;
+  // `follows`: after another group.
+  void Print(const CollectiveGroup& group, const std::vector<CollectiveAnswer>& answers,
+             bool follows) const;
+
   CLI::App* command_;
   std::string kind_, sizes_ = "1KiB..256MiB", type_ = "float", group_ = "world";
   std::vector<std::string> size_;
-  std::string mesh_, fabric_, hosts_, transport_, json_, svg_, simulate_, balance_ = "spray";
+  std::vector<std::string> fabrics_;
+  std::string mesh_, hosts_, transport_, json_, svg_, simulate_, balance_ = "spray";
   std::vector<std::string> settings_;
+  int64_t steps_most_ = 4'000'000;
   int ranks_per_host_ = 0, root_ = 0, cores_ = 0, count_ = 5;
 };
 

@@ -139,7 +139,10 @@ ordered_json Json(const CollectiveGroup& group, absl::Span<const CollectiveAnswe
 
 Picture PictureOf(const CollectiveGroup& group, absl::Span<const CollectiveAnswer> answers) {
   Picture picture;
-  picture.title = absl::StrCat(ToString(group.kind), ": ", group.Describe());
+  picture.kind = ToString(group.kind);
+  picture.group = group.Describe();
+  picture.ranks = absl::StrCat(group.ranks, " ranks on ", group.hosts, " hosts");
+  picture.fabric = group.fabric;
   for (const CollectiveAnswer& answer : answers) {
     if (!answer.simulated.empty()) picture.measure = "simulated";
     for (const planner::Plan& plan : answer.plans) {

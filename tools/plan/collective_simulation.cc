@@ -25,8 +25,12 @@ CollectiveSimulation::CollectiveSimulation(topology::Fabric fabric,
                                            std::vector<topology::Endpoint> ranks,
                                            const collectives::planner::CostTable& costs,
                                            absl::Duration across_latency, SimulationLevel level,
-                                           topology::LoadBalance balance)
-    : fabric_(std::move(fabric)), cores_(costs.cores), level_(level), balance_(balance) {
+                                           topology::LoadBalance balance, int64_t steps_most)
+    : fabric_(std::move(fabric)),
+      cores_(costs.cores),
+      level_(level),
+      balance_(balance),
+      steps_most_(static_cast<double>(steps_most)) {
   placement_.endpoints = std::move(ranks);
   placement_.memory = RateOf(costs.copy_byte);
   placement_.local = RateOf(costs.inside.byte);
@@ -43,7 +47,7 @@ absl::StatusOr<std::optional<int64_t>> CollectiveSimulation::Nanoseconds(
   const collectives::CollectiveSpec planned = collectives::planner::SpecOf(plan, spec);
   // Each message is a step of its sender and one of its receiver.
   const double steps = 2.0 * plan.algorithm->cost(planned).messages * spec.size;
-  if (steps > kStepsMost) return std::nullopt;
+  if (steps > steps_most_) return std::nullopt;
   placement_.element = Bytes(static_cast<int64_t>(element));
   topology::Workload workload;
   placement_.cores.clear();

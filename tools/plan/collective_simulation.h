@@ -31,18 +31,16 @@ enum class SimulationLevel : uint8_t { kFlow, kPacket };
 class CollectiveSimulation {
  public:
   // `ranks`: the endpoint of each, of this fabric. `across_latency`: of a message to another host,
-  // without what the fabric adds.
+  // without what the fabric adds. `steps_most`: of schedules that are simulated.
   CollectiveSimulation(topology::Fabric fabric, std::vector<topology::Endpoint> ranks,
                        const collectives::planner::CostTable& costs, absl::Duration across_latency,
-                       SimulationLevel level, topology::LoadBalance balance);
+                       SimulationLevel level, topology::LoadBalance balance, int64_t steps_most);
 
-  // Until the last rank has ended, all having begun at once. Nothing: the schedules have more than
-  // kStepsMost steps. An error: a rank does not reach another, or it did not end.
+  // Until the last rank has ended, all having begun at once. Nothing: the schedules have too many
+  // steps. An error: a rank does not reach another, or it did not end.
   absl::StatusOr<std::optional<int64_t>> Nanoseconds(const collectives::CollectiveSpec& spec,
                                                      const collectives::planner::Plan& plan,
                                                      size_t element);
-
-  static constexpr double kStepsMost = 4e6;
 
  private:
   const topology::Fabric fabric_;
@@ -50,6 +48,7 @@ class CollectiveSimulation {
   const int cores_;  // of a host
   const SimulationLevel level_;
   const topology::LoadBalance balance_;
+  const double steps_most_;
 };
 
 }  // namespace weft::plan

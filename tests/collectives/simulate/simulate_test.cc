@@ -142,7 +142,6 @@ TEST(Simulate, MessagesTakeTheirLatencies) {
   EXPECT_THAT(end(), DoubleNear(4, 1e-3));
 }
 
-// A message that is short enough is on its way while its receiver is busy.
 // A scatter's root hands over seven messages one after the other; what a core does for another
 // rank's messages waits as well where two ranks share it.
 TEST(Simulate, MessagesTakeTheirCoresTimeOneAfterTheOther) {
@@ -170,6 +169,7 @@ TEST(Simulate, MessagesTakeTheirCoresTimeOneAfterTheOther) {
   }
 }
 
+// A message that is short enough is on its way while its receiver is busy.
 TEST(Simulate, ShortMessagesDoNotWaitForTheirReceives) {
   const Fabric fabric = Switch(2);
   SimulationPlacement placement{.endpoints = fabric.Endpoints(),
@@ -189,6 +189,38 @@ TEST(Simulate, ShortMessagesDoNotWaitForTheirReceives) {
   EXPECT_THAT(end(), DoubleNear(16, 1e-3));
   placement.eager = Bytes(4095);
   EXPECT_GT(end(), 17.9);
+}
+
+// Of two messages between the same ranks the second is ready at once, and the first after 16 us of
+// copying, at its sender or at its receiver.
+TEST(Simulate, MessagesBetweenTwoRanksLeaveInTheOrderOfTheSchedule) {
+  const Fabric fabric = Switch(2);
+  auto end = [&](bool sender_is_late, uint64_t first_length, Bytes eager) {
+    constexpr uint64_t kLong = 128 << 10;
+    ScheduleBuilder sends, receives;
+    ScheduleBuilder& late = sender_is_late ? sends : receives;
+    const uint32_t busy = late.Copy({Buffer::kOutput, 0}, {Buffer::kInput, 0}, 16 << 10);
+    const uint32_t none = kNone;
+    sends.Send(1, {Buffer::kInput, 0}, first_length, {sender_is_late ? busy : none});
+    sends.Send(1, {Buffer::kInput, 0}, kLong);
+    receives.Receive(0, {Buffer::kScratch, 0}, first_length, {sender_is_late ? none : busy});
+    receives.Receive(0, {Buffer::kScratch, first_length}, kLong);
+    const std::vector<RankSchedule> schedules{std::move(sends).Finish(),
+                                              std::move(receives).Finish()};
+    Workload workload;
+    const SimulationPlacement placement{.endpoints = fabric.Endpoints(),
+                                        .memory = Bandwidth::BytesPerSecond(4096e6),
+                                        .eager = eager};
+    EXPECT_TRUE(AddSchedules(workload, schedules, placement, "test").ok());
+    return absl::ToDoubleMicroseconds(SimulateFlows(fabric, workload, {})->end);
+  };
+  // The cables' 2 us, and 4 KiB and 512 KiB at 50 GB/s behind the copy.
+  const double behind = 16 + 2 + (4096 + 524288) * kWire / kRate * 1e6;
+  EXPECT_THAT(end(true, 1024, Bytes(0)), DoubleNear(behind, 0.2));
+  EXPECT_THAT(end(false, 1024, Bytes(0)), DoubleNear(behind, 0.2));
+  // A short message waits for its sender all the same, and the long one for both posts.
+  EXPECT_THAT(end(true, 1024, Bytes(4096)), DoubleNear(behind, 0.2));
+  EXPECT_THAT(end(false, 1024, Bytes(4096)), DoubleNear(behind - 4096 * kWire / kRate * 1e6, 0.2));
 }
 
 TEST(Simulate, SchedulesThatDoNotMeetAreRefused) {

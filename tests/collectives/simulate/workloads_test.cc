@@ -127,14 +127,26 @@ TEST(CollectiveWorkloads, ChainBroadcastIsAPipelineOfItsChunks) {
   }
 }
 
+// Round the hosts' ring go all rounds at once: none waits for another's last turn.
+TEST(CollectiveWorkloads, RoundsOfAHierarchicalAllReduceOverlap) {
+  for (const char* algorithm : {"hierarchical", "ring"}) {
+    const double time = Seconds(
+        absl::StrCat("all_reduce:bytes=64MiB,chunk=1MiB,algorithm=", algorithm), Switch(16));
+    const double bytes = 2 * 15 / 16.0 * kS * kBeta;
+    EXPECT_GE(time, bytes) << algorithm;
+    EXPECT_LE(time, bytes * 1.1) << algorithm;
+  }
+}
+
 TEST(CollectiveWorkloads, TwoTreesApproachTwiceTheBytes) {
   for (int n : {8, 15, 32}) {
     const double bandwidth = 2 * kS * kBeta;
     const double time = Seconds("all_reduce:algorithm=tree,bytes=64MiB,chunk=128KiB", Switch(n));
     EXPECT_THAT(time, Ge(2 * (n - 1.0) / n * kS * kBeta));
-    // Filling and draining: some chunks and latencies a level, up and down.
+    // Filling and draining: some chunks and latencies a level, up and down. What goes up and what
+    // comes down between two ranks leaves in one order, so that links are not always full.
     const double levels = 2 * std::ceil(std::log2(n));
-    EXPECT_LE(time, bandwidth * 1.1 + levels * (kAlpha + 4 * 131072 * kBeta)) << n;
+    EXPECT_LE(time, bandwidth * 1.15 + levels * (kAlpha + 4 * 131072 * kBeta)) << n;
   }
 }
 

@@ -18,6 +18,7 @@
 #include "topology/fabric/load.h"
 #include "topology/order/nccl_files.h"
 #include "topology/order/rank_files.h"
+#include "topology/plan/connection_plan.h"
 
 namespace weft::topology {
 namespace {
@@ -191,6 +192,65 @@ TEST_F(WeftPlan, PathsOfTrafficThatRunsAtOnceShareTheLinks) {
   EXPECT_GE(at_once["after_ms"].get<double>(), at_once["bound_ms"].get<double>() * (1 - 1e-9));
 }
 
+// What a plan's file says of flows between leaves: by step and cable, how many flows there are.
+std::map<std::pair<int, std::string>, int> FlowsOfSteps(const ConnectionPlanText& plan) {
+  std::map<std::string, std::string> leaf_of;
+  for (const ConnectionPlanHost& host : plan.hosts) leaf_of[host.name] = host.leaves[0];
+  std::map<std::pair<int, std::string>, int> flows;
+  for (const ConnectionPlanFlow& flow : plan.flows) {
+    if (flow.way.choices.empty()) continue;  // under one leaf
+    const std::string& spine = flow.way.choices[0].to;
+    ++flows[{flow.step, absl::StrCat(leaf_of[flow.source], ">", spine)}];
+    ++flows[{flow.step, absl::StrCat(spine, ">", leaf_of[flow.target])}];
+  }
+  return flows;
+}
+
+TEST_F(WeftPlan, EachStepOfAnAllToAllLoadsNoCableMoreThanItMust) {
+  const std::string job =
+      "paths --fabric leaf-spine:leaves=4,spines=2,hosts_per_leaf=2,bandwidth=100Gbps,"
+      "spine_bandwidth=10Gbps --node gpus=1 --layout dp=8 --traffic "
+      "name=a,axes=dp,collective=all_to_all,bytes=8MiB --transport tcp --order random ";
+  for (const char* more : {"--seed 1 ", "--seed 2 ", "--seed 3 --at-once "}) {
+    const Outcome outcome =
+        Plan(absl::StrCat(job, more, "--json ", File("p.json"), " --out ", File("plan")));
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    const json row = json::parse(Read(folder_ / "p.json"))["phases"][0];
+    EXPECT_EQ(row["traffic"], "a");
+    EXPECT_EQ(row["steps"], 7);
+    EXPECT_EQ(row["flows"], 56);
+    // Every rank has one partner under its own leaf: six steps of one flow on each cable, which is
+    // what twelve flows need over two cables.
+    EXPECT_NEAR(row["after_ms"].get<double>(), row["bound_ms"].get<double>(), 1e-9);
+    const auto plan = ParseConnectionPlan(Read(folder_ / "plan/paths.txt"), "paths.txt");
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    std::map<std::string, int> of_cable;
+    for (const auto& [where, count] : FlowsOfSteps(*plan)) {
+      EXPECT_GT(where.first, 0) << where.second;
+      EXPECT_EQ(count, 1) << "step " << where.first << " on " << where.second;
+      of_cable[where.second] += count;
+    }
+    for (const auto& [cable, count] : of_cable) EXPECT_EQ(count, 6) << cable;
+    for (const ConnectionPlanFlow& flow : plan->flows) {
+      EXPECT_EQ(flow.step, (flow.rank - flow.peer + 8) % 8) << flow.rank << " to " << flow.peer;
+    }
+  }
+}
+
+// Two flows leave a leaf in a step, and there are three cables: all at once take less time.
+TEST_F(WeftPlan, AnAllToAllIsInStepsOnlyWhereTheseFillTheCables) {
+  const Outcome outcome = Plan(
+      "paths --fabric leaf-spine:leaves=4,spines=3,hosts_per_leaf=2,bandwidth=100Gbps,"
+      "spine_bandwidth=10Gbps --node gpus=1 --layout dp=8 --traffic "
+      "name=a,axes=dp,collective=all_to_all,bytes=24MiB --json " +
+      File("p.json") + " --out " + File("plan"));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const json row = json::parse(Read(folder_ / "p.json"))["phases"][0];
+  EXPECT_EQ(row["steps"], 0);
+  EXPECT_NEAR(row["after_ms"].get<double>(), row["bound_ms"].get<double>(), 1e-9);
+  EXPECT_THAT(Read(folder_ / "plan/paths.txt"), Not(HasSubstr("\nstep ")));
+}
+
 TEST_F(WeftPlan, TheSameSeedPrintsTheSameBytes) {
   std::string words = "order " + job_ + "--seed 7 --json - --effort 0.1";
   auto without_time = [](const std::string& text) {
@@ -331,6 +391,41 @@ TEST_F(WeftPlan, CollectiveDrawsAndSumsUpWhatItSimulates) {
   EXPECT_THAT(outcome.output, HasSubstr("simulated (us)"));
   EXPECT_THAT(outcome.output, HasSubstr("on average over 3 sizes"));
   EXPECT_THAT(Read(folder_ / "picture.svg"), HasSubstr("simulated bus bandwidth"));
+  const Outcome none = Plan(
+      "collective all_gather --transport verbs --size 1MiB --simulate flow --steps 10 --fabric "
+      "leaf-spine:leaves=2,spines=2,hosts_per_leaf=2");
+  EXPECT_THAT(none.output, HasSubstr("no choice was simulated: the schedules have too many steps"));
+}
+
+// A panel for each fabric, on axes in common, and one legend for all.
+TEST_F(WeftPlan, CollectiveDrawsAPanelForEachFabric) {
+  const std::string switch8 = "leaf-spine:leaves=1,spines=1,hosts_per_leaf=8";
+  const std::string rails = "rail-optimised:groups=2,hosts_per_group=2,rails=4,spines=4";
+  const Outcome outcome =
+      Plan(absl::StrCat("collective --fabric ", switch8, " --fabric ", rails,
+                        " all_reduce --transport verbs --sizes 64KiB..1MiB --svg ",
+                        File("panels.svg"), " --json ", File("panels.json")));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("8 ranks on 8 hosts of " + switch8));
+  EXPECT_THAT(outcome.output, HasSubstr("16 ranks on 4 hosts"));
+  const json results = json::parse(Read(folder_ / "panels.json"))["fabrics"];
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_EQ(results[0]["ranks"], 8);
+  EXPECT_EQ(results[1]["fabric"], rails);
+  const std::string svg = Read(folder_ / "panels.svg");
+  EXPECT_THAT(svg, HasSubstr("all_reduce: predicted bus bandwidth, GB/s, by size"));
+  EXPECT_THAT(svg, HasSubstr(">" + switch8 + "<"));
+  EXPECT_THAT(svg, HasSubstr(">" + rails + "<"));
+  auto count = [&](const std::string& text) {
+    size_t found = 0;
+    for (size_t at = svg.find(text); at != std::string::npos; at = svg.find(text, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count(">ring</text>"), 1U);  // in the legend
+  size_t lines = 0;
+  for (const json& result : results) lines += result["sizes"][0]["plans"].size();
+  EXPECT_EQ(count("<polyline"), lines);
+  EXPECT_EQ(count("<circle"), 2 * results[0]["sizes"].size());
 }
 
 // Eight data groups leave each host at once; a tensor group is alone there.
@@ -367,6 +462,7 @@ TEST_F(WeftPlan, CollectiveNamesWhatIsWrong) {
       {"all_reduce --simulate fluid", "fluid"},
       {"all_reduce --mesh tp8,dp4 --hosts 4", "--mesh tp8,dp4 are 32 ranks; 4 hosts of 1 are 4"},
       {"all_reduce --mesh tp1", "no group of more than one rank"},
+      {"all_reduce --mesh tp2 --fabric a --fabric b", "a second --fabric"},
       {"broadcast --mesh tp2,dp3 --hosts 6 --root 2", "--root 2 of 2 ranks along tensor"},
       {"broadcast --root 3", "--root 3 of a group of 1 ranks"},
       {"all_reduce --set collective.algorithm_by_kind=all_reduce=bruck", "all_reduce lacks"},
