@@ -139,7 +139,7 @@ TEST(PlannerTest, ChunksOfAReductionWaitForTheSlotsThatTheyPassThrough) {
   EXPECT_EQ(kTree.cost(spec).slot_turns, 3.0 * (128 - 4) / 4);
 }
 
-// Of a ring over hosts whose parts have several chunks, the latencies hide behind the other chunks.
+// A ring whose parts have several chunks hides each chunk's latency behind the others.
 TEST(PlannerTest, ChunksThatAreOnTheirWayHideLatencies) {
   CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 16, 16 << 20);
   spec.place = Hosts(16, 1);

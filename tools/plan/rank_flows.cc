@@ -22,7 +22,7 @@ constexpr double kStepsWorth = 1.1;
 
 class StepNumbers {
  public:
-  // Of the pairwise exchange of `size` ranks in which `source` sends to `target`.
+  // The number of the step in which `source` sends to `target` when `size` ranks exchange pairwise.
   int Of(int source, int target, int size) {
     auto [steps, is_new] = steps_.try_emplace({size, source});
     if (is_new) steps->second = collectives::PairwiseSteps(source, size);

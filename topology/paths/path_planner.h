@@ -38,8 +38,8 @@ struct TrafficFlow {
   Bytes bytes;
   uint32_t phase = 0;
   uint16_t target_port = 0;  // 0: the options'
-  // Of the phase, from 1: flows of one step are spread evenly among themselves, as well as those of
-  // all its steps together. 0: the phase has none.
+  // The flow's step of its phase, from 1: the flows of a step share links evenly among themselves,
+  // and those of all steps together do. 0: the phase has no steps.
   int32_t step = 0;
 };
 

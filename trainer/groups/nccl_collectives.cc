@@ -253,26 +253,20 @@ absl::Status NcclCollectives::ConnectForMessages() {
   void* words = nullptr;
   WEFT_RETURN_IF_ERROR(session_->device().Check(calls().Allocate(&words, 2 * ranks * sizeof(float)),
                                                 "allocate words to send"));
-  auto exchange = [&]() -> absl::Status {
-    WEFT_ASSIGN_OR_RETURN(const Work work, Exchange("connect", words, ones, begins,
-                                                    static_cast<float*>(words) + ranks, ones,
-                                                    begins, DataType::kFloat32));
-    const absl::Time deadline = absl::Now() + session_->timeout_;
-    while (!IsDone(work.done)) {
-      WEFT_RETURN_IF_ERROR(session_->failure());
-      if (absl::Now() > deadline) {
-        return absl::DeadlineExceededError(
-            absl::StrCat("the ranks of group ", group_, " have not connected in ",
-                         absl::FormatDuration(session_->timeout_), " (collective.timeout)"));
-      }
-      absl::SleepFor(absl::Milliseconds(1));
-    }
-    free_.insert(free_.end(), {work.begin, work.done});
-    return absl::OkStatus();
-  };
-  const absl::Status exchanged = exchange();
-  if (exchanged.ok()) (void)calls().Free(words);  // else a kernel may still write there
-  return exchanged;
+  WEFT_ASSIGN_OR_RETURN(const Work work,
+                        Exchange("connect", words, ones, begins, static_cast<float*>(words) + ranks,
+                                 ones, begins, DataType::kFloat32));
+  const bool is_there = IsIdle();
+  WEFT_RETURN_IF_ERROR(session_->failure());
+  if (!is_there) {  // a kernel may still write to the words
+    return absl::DeadlineExceededError(
+        absl::StrCat("the ranks of group ", group_, " have not connected in ",
+                     absl::FormatDuration(session_->timeout_), " (collective.timeout)"));
+  }
+  (void)calls().Free(words);
+  waited_.push_back({work, nullptr});
+  (void)TakeSpans();  // it belongs to no step
+  return absl::OkStatus();
 }
 
 absl::Status NcclCollectives::Wait(const Work& work) {

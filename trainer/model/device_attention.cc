@@ -4,9 +4,7 @@
 
 #include <atomic>
 #include <cmath>
-#include <functional>
 #include <limits>
-#include <tuple>
 
 #include "base/log.h"
 
@@ -33,13 +31,14 @@ bool IsCudnn(const AttentionInputs& inputs) {
                                at::detail::getCUDAHooks().versionRuntimeCuDNN() >= kFirstCudnn;
   return is_there && !cudnn_refuses && inputs.query.size(3) <= kCudnnWidth;
 }
-// Calls `cudnn`; where that refuses, `flash`, from then on.
-template <typename Result>
-Result ByCudnn(const AttentionInputs& inputs, std::function<Result()> cudnn,
-               std::function<Result()> flash) {
+// Calls `cudnn`; where that refuses, `flash`, from then on. Both return the same type.
+template <typename Cudnn, typename Flash>
+auto ByCudnn(const AttentionInputs& inputs, const Cudnn& cudnn, const Flash& flash) {
   if (!IsCudnn(inputs)) return flash();
   try {
     return cudnn();
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
   } catch (const c10::Error& error) {
     if (!cudnn_refuses.exchange(true)) {
       WEFT_LOG_INFO("attention goes by LibTorch's flash attention, as cuDNN refused: ",
@@ -90,7 +89,7 @@ AttentionOutputs DeviceAttention(const AttentionInputs& inputs, bool is_causal,
   const at::Tensor &query = inputs.query, key = ForEachHead(inputs.key, repeats),
                    value = ForEachHead(inputs.value, repeats);
   if (IsFlash(inputs, mask)) {
-    return ByCudnn<AttentionOutputs>(
+    return ByCudnn(
         inputs,
         [&] {
           auto results = at::_scaled_dot_product_cudnn_attention(
@@ -120,9 +119,8 @@ AttentionInputs DeviceAttentionBackward(const at::Tensor& dout, const AttentionI
   if (IsFlash(inputs, mask)) {
     // Without dropout the generator's state is not read.
     const at::Tensor none = at::empty({2}, query.options().dtype(at::kLong));
-    using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
     const at::Tensor out = outputs.out.to(query.scalar_type());
-    const auto [dquery, dkey, dvalue] = ByCudnn<Gradients>(
+    const auto [dquery, dkey, dvalue] = ByCudnn(
         inputs,
         [&] {
           return at::_scaled_dot_product_cudnn_attention_backward(

@@ -191,8 +191,8 @@ TEST(Simulate, ShortMessagesDoNotWaitForTheirReceives) {
   EXPECT_GT(end(), 17.9);
 }
 
-// Of two messages between the same ranks the second is ready at once, and the first after 16 us of
-// copying, at its sender or at its receiver.
+// Two messages go between the same ranks. The second one is ready at once, the first one when its
+// sender or its receiver has copied for 16 us.
 TEST(Simulate, MessagesBetweenTwoRanksLeaveInTheOrderOfTheSchedule) {
   const Fabric fabric = Switch(2);
   auto end = [&](bool sender_is_late, uint64_t first_length, Bytes eager) {
