@@ -232,8 +232,8 @@ size_t LinkSession::OpenStreams() const {
 }
 
 // Control goes before data. One call takes no more than a socket's share of what waits, so that a
-// large message is spread over all of them.
-void LinkSession::Fill(Stream& stream, bool with_data) {
+// large message is spread over all of them. Returns the bytes of data.
+uint64_t LinkSession::Fill(Stream& stream, bool with_data) {
   if (&stream == streams_[0].get()) {
     while (!control_.empty() && stream.queued_frames() < kFramesPerWrite) {
       if (control_.front().header.type == FrameType::kNotice) --notices_queued_;
@@ -243,10 +243,20 @@ void LinkSession::Fill(Stream& stream, bool with_data) {
   }
   OutFrame frame;
   const uint64_t limit = WriteBytes();
+  uint64_t bytes = 0;
   while (with_data && stream.queued_frames() < kFramesPerWrite && stream.queued_bytes() < limit &&
          sends_->NextData(WriteBytes(), &frame)) {
+    bytes += frame.header.length;
     stream.Queue(std::move(frame));
   }
+  return bytes;
+}
+
+// Messages of less than a frame take turns on the sockets, by a frame of bytes: a planned link has a
+// socket on each of its paths, and the first one alone would leave the others idle.
+void LinkSession::TakeNextFirst() {
+  data_first_ = (data_first_ + 1) % streams_.size();
+  data_on_first_ = 0;
 }
 
 // For the sake of small messages, which nobody waits for, once in a while; else when a message is
@@ -293,13 +303,22 @@ bool LinkSession::OnTurn(absl::Time now) {
   const bool with_data = path_ == nullptr && is_sender();
   for (int round = 0; round < kWritesPerTurn; ++round) {
     bool more = false;
-    for (auto& stream : streams_) {
-      if (!stream->CanWrite()) continue;
-      Fill(*stream, with_data);
-      if (stream->queued_frames() == 0) continue;
-      moved |= stream->Write(now);
+    const size_t count = streams_.size(), first = data_first_;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t index = (first + i) % count;
+      Stream& stream = *streams_[index];
+      if (!stream.CanWrite()) {
+        if (index == data_first_) TakeNextFirst();
+        continue;
+      }
+      const uint64_t bytes = Fill(stream, with_data);
+      if (index == data_first_ && (data_on_first_ += bytes) >= context_.frame_bytes) {
+        TakeNextFirst();
+      }
+      if (stream.queued_frames() == 0) continue;
+      moved |= stream.Write(now);
       if (!status_.ok()) return moved;
-      more |= stream->CanWrite();
+      more |= stream.CanWrite();
     }
     bool waiting = HasData() || (!control_.empty() && streams_[0]->CanWrite());
     if (!more || !waiting) return moved;

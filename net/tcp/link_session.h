@@ -178,7 +178,8 @@ class LinkSession final : public StreamOwner,
   std::string PeerText() const;  // "rank 3"
   // A message that was marked kTellTaken is whole: the sender waits to hear that it is taken.
   void OweTelling() { owes_telling_ = true, WantTurn(); }
-  void Fill(Stream& stream, bool with_data);
+  uint64_t Fill(Stream& stream, bool with_data);
+  void TakeNextFirst();
   void TellOfPaths(absl::Time now);
   void LookForDeath(absl::Time now);
   void LookForSilence(absl::Time now);
@@ -205,6 +206,8 @@ class LinkSession final : public StreamOwner,
   std::string peer_name_;              // for messages; empty: "rank 3"
   absl::Status status_;
   std::vector<std::unique_ptr<Stream>> streams_;
+  size_t data_first_ = 0;       // the stream that data is offered first,
+  uint64_t data_on_first_ = 0;  // and the bytes that it has taken since
   std::unique_ptr<Resumption> resumption_;
   std::vector<Loss> losses_;  // by stream
   uint64_t sockets_replaced_ = 0;

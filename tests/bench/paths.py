@@ -71,7 +71,7 @@ def all_traffic(size: int) -> list:
     ]
 
 
-def make_plan(fabric, folder, traffic, seed, spines) -> tuple:
+def make_plan(fabric, folder, traffic, seed, spines, subflows=1) -> tuple:
     """The folder of a random placement's plan, for the fabric or for `spines` of it, and the bound in seconds."""
     known, hashes = planned.write_fabric(fabric, folder)
     text = known.read_text().replace(f"spines = {fabric.spines}", f"spines = {spines}")
@@ -81,8 +81,8 @@ def make_plan(fabric, folder, traffic, seed, spines) -> tuple:
     known.write_text(text)
     out = folder / "plan"
     planned.run("weft-plan", "paths", "--fabric", known, "--hash", hashes, "--transport", "tcp", "--node", "gpus=1",
-                "--at-once", *traffic.plan, "--order", "random", "--seed", seed, "--out", out, "--json",
-                folder / "plan.json")
+                "--at-once", *traffic.plan, "--order", "random", "--seed", seed, "--subflows", subflows, "--out", out,
+                "--json", folder / "plan.json")
     return out, json.loads((folder / "plan.json").read_text())["bound_ms"] / 1e3 * all_reduce.WIRE
 
 
@@ -102,20 +102,22 @@ def seconds(fabric, plan, traffic, with_plan, repeats) -> float:
     return (found["in_place"] or found["out_of_place"])["time_us"] / 1e6
 
 
-def bench_placements(traffic, spines: int, count: int, repeats: int, folder, slow=None) -> None:
+def bench_placements(traffic, spines: int, options, folder, slow=None) -> None:
     """`slow`: {spine: Mbit/s} of its links, where that is not MBIT."""
+    count, repeats = options.placements, options.repeats
     shares = {True: [], False: []}
     times = {True: [], False: []}
     with netns.Fabric(leaves=LEAVES, spines=spines, hosts_per_leaf=HOSTS_PER_LEAF, mbit=MBIT,
                       spine_mbit=slow) as fabric:
         for seed in range(1, count + 1):
-            plan, bound = make_plan(fabric, folder, traffic, seed, spines)
+            plan, bound = make_plan(fabric, folder, traffic, seed, spines, options.subflows)
             for with_plan in (True, False):
                 times[with_plan].append(seconds(fabric, plan, traffic, with_plan, repeats))
                 shares[with_plan].append(bound / times[with_plan][-1])
             say(f"{traffic.name}, {spines} spines, placement {seed} of {count}: bound {bound:.3f} s; planned "
                 f"{shares[True][-1]:.3f} of it, kernel's ports {shares[False][-1]:.3f}")
     case = f"{traffic.name}, {spines} spines" + (", one of half the bandwidth" if slow else "")
+    case += f", {options.subflows} sockets a flow" if options.subflows > 1 else ""
     row(case=f"{case}: median time", ours=statistics.median(times[True]) * 1e3,
         peer=statistics.median(times[False]) * 1e3, peer_name="kernel's ports", unit="ms",
         ratio=statistics.median(b / a for a, b in zip(times[True], times[False])), repeats=count)
@@ -283,6 +285,8 @@ def main() -> None:
     parser.add_argument("--placements", type=int, default=20, help="random ones, of each kind of traffic")
     parser.add_argument("--cuts", type=int, default=5, help="repeats of each way of cutting a spine")
     parser.add_argument("--spines", default="2,3", help="comma list: fabrics of so many")
+    parser.add_argument("--traffic", default="", help="only kinds of traffic with this in their name: all-to-all")
+    parser.add_argument("--subflows", type=int, default=1, help="sockets of a flow, at most")
     parser.add_argument("--size", type=int, default=1 << 20, help="bytes of a collective")
     parser.add_argument("--repeats", type=int, default=3, help="of each measurement")
     parser.add_argument("--quick", action="store_true", help="three placements, one cut: about two minutes")
@@ -291,16 +295,17 @@ def main() -> None:
         options.placements, options.cuts, options.spines, options.repeats = 3, 1, "2", 2
     parts = options.parts.split(",")
     with tempfile.TemporaryDirectory(prefix="weft-paths-") as name:
-        folder, kinds = pathlib.Path(name), all_traffic(options.size)
+        folder = pathlib.Path(name)
+        kinds = [traffic for traffic in all_traffic(options.size) if options.traffic in traffic.name]
         for spines in map(int, options.spines.split(",")):
             for traffic in kinds if "placements" in parts else ():
-                bench_placements(traffic, spines, options.placements, options.repeats, folder)
+                bench_placements(traffic, spines, options, folder)
         for silent in (False, True) if "recovery" in parts else ():
             bench_recovery(kinds[0], 3, options.cuts, silent, folder)
         if "switches" in parts:
             bench_switches(folder)
         for traffic in kinds if "unequal" in parts else ():
-            bench_placements(traffic, 3, options.placements, options.repeats, folder, slow={2: MBIT // 2})
+            bench_placements(traffic, 3, options, folder, slow={2: MBIT // 2})
     if "planner" in parts:
         subprocess.run([BIN / "tests/paths_bench"], check=True)
 

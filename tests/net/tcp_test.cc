@@ -234,6 +234,27 @@ TEST(TcpTransport, BothFamiliesAndOddSettingsCarryBytes) {
   }
 }
 
+// A planned link has a socket on each of its paths: messages that are too small to be striped must
+// not leave all but one of them idle.
+TEST(TcpTransport, MessagesOfOneFrameTakeTurnsOnTheSockets) {
+  Pair pair(kTcp, {"tcp.sockets=3"});
+  constexpr int kMessages = 24;
+  constexpr size_t kBytes = 128 << 10;
+  Buffer from(pair.a.transport(), kBytes), to(pair.b.transport(), kBytes);
+  for (int i = 0; i < kMessages; ++i) {
+    Request send, receive;
+    const auto tag = static_cast<uint64_t>(i);
+    ASSERT_EQ(pair.receive->PostReceive({1, tag}, {to.view()}, &receive), Posted::kAccepted);
+    ASSERT_EQ(pair.send->PostSend({1, tag}, from.view(), &send), Posted::kAccepted);
+    ASSERT_TRUE(pair.Done({&send, &receive}));
+  }
+  const std::vector<LaneReport> lanes = pair.receive->Lanes();
+  ASSERT_EQ(lanes.size(), 3u);
+  for (const LaneReport& lane : lanes) {
+    EXPECT_GT(lane.bytes, kMessages / 4 * kBytes) << lane.name;
+  }
+}
+
 // A rank that computes for long, or stands in a debugger, is not dead: its host acknowledges.
 TEST(TcpTransport, AStoppedReceiverMayBeStoppedForLongerThanDeadAfter) {
   constexpr size_t kBytes = 64 << 20;
