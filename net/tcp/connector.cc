@@ -83,6 +83,7 @@ class Connector::Dial final : public PollHandler {
     connector_.context_.lingering.Add(poller(), std::move(fd_), /*whole=*/false);
   }
 
+  int fd() const { return fd_.get(); }
   FileDescriptor TakeSocket() { return std::move(fd_); }
   std::string TakeReceived() { return std::move(received_); }
   bool connected() const { return handshake_.has_value(); }
@@ -325,6 +326,9 @@ void Connector::OnDialDone(absl::Time now) {
   std::vector<FileDescriptor> sockets;
   std::vector<std::string> received;
   for (auto& dial : dials_) {
+    if (!ways_.empty() && context_.tuning.buffer_bytes.count() == 0) {
+      LimitInFlight(dial->fd(), ways_[sockets.size() % ways_.size()].rate);
+    }
     sockets.push_back(dial->TakeSocket());
     received.push_back(dial->TakeReceived());
   }

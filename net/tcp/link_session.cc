@@ -252,8 +252,8 @@ uint64_t LinkSession::Fill(Stream& stream, bool with_data) {
   return bytes;
 }
 
-// Messages of less than a frame take turns on the sockets, by a frame of bytes: a planned link has a
-// socket on each of its paths, and the first one alone would leave the others idle.
+// Messages of less than a frame take turns on the sockets, by a frame of bytes: a planned link has
+// a socket on each of its paths, and the first one alone would leave the others idle.
 void LinkSession::TakeNextFirst() {
   data_first_ = (data_first_ + 1) % streams_.size();
   data_on_first_ = 0;
@@ -312,8 +312,9 @@ bool LinkSession::OnTurn(absl::Time now) {
         continue;
       }
       const uint64_t bytes = Fill(stream, with_data);
-      if (index == data_first_ && (data_on_first_ += bytes) >= context_.frame_bytes) {
-        TakeNextFirst();
+      if (index == data_first_) {
+        data_on_first_ += bytes;
+        if (data_on_first_ >= context_.frame_bytes) TakeNextFirst();
       }
       if (stream.queued_frames() == 0) continue;
       moved |= stream.Write(now);

@@ -55,6 +55,23 @@ absl::Status TuneSocket(int fd, const SocketTuning& tuning) {
   return absl::OkStatus();
 }
 
+// Twice what is sent in a round trip, with what a sender needs to be told by and to fill the socket
+// again on a busy host. Below the least, fast retransmission has too few segments to work with;
+// from the most on, the kernel's limits on buffers that programs ask for would bind.
+void LimitInFlight(int fd, double rate) {
+  constexpr absl::Duration kRefill = absl::Milliseconds(2);
+  constexpr double kLeast = 16 << 10, kMost = 128 << 10;
+  if (rate <= 0) return;
+  const absl::StatusOr<tcp_info> info = ConnectionInfo(fd);
+  if (!info.ok()) return;
+  const absl::Duration turn = absl::Microseconds(info->tcpi_rtt) + kRefill;
+  const double bytes = std::max(2 * rate * absl::ToDoubleSeconds(turn), kLeast);
+  if (bytes >= kMost) return;
+  // The kernel doubles what it is asked for, to have room for its own records, which large segments
+  // hardly need.
+  SetOption(fd, SOL_SOCKET, SO_SNDBUF, static_cast<int>(bytes / 2), "SO_SNDBUF").IgnoreError();
+}
+
 bool LooksDead(const tcp_info& info, absl::Duration dead_after) {
   bool silent = absl::Milliseconds(info.tcpi_last_ack_recv) >= dead_after;
   return silent && (info.tcpi_retransmits >= 2 || info.tcpi_probes >= 2);

@@ -99,16 +99,22 @@ void LaneSelection::OpenCandidate() {
 
 void LaneSelection::Trade() {
   const int slowest = SlowestBut(candidate_);
-  WEFT_LOG_INFO(
-      "verbs: ", lanes_.Text(lanes_[slowest]),
-      " is on a path with others; in its place: ", lanes_.Text(lanes_[candidate_]),
-      lanes_.setup().is_planned() || search_.gain() < 1
-          ? ""
-          : absl::StrFormat("; that is %.0f %% more, which a plan of paths would have given from "
-                            "the start (weft-topo discover, weft-plan paths, WEFT_PLAN)",
-                            (search_.gain() - 1) * 100));
+  WEFT_LOG_INFO("verbs: ", lanes_.Text(lanes_[slowest]),
+                " is on a path with others; in its place: ", lanes_.Text(lanes_[candidate_]));
+  TellOfPlans();
   candidate_ = -1;
   MakeSpare(slowest);
+}
+
+void LaneSelection::TellOfPlans() {
+  if (lanes_.setup().is_planned() || search_.gain() <= 1 || shared_.has_told_of_plans) return;
+  shared_.has_told_of_plans = true;
+  WEFT_LOG_WARN(absl::StrFormat(
+      "verbs: queue pairs shared paths by chance: %.0f %% of what the fabric gives was lost to "
+      "collisions until another path was found by trying; a plan avoids them from the start: "
+      "weft-topo discover, weft-topo learn-hash, weft-plan paths, then WEFT_PLAN "
+      "(docs/path-planning.md)",
+      (1 - 1 / search_.gain()) * 100));
 }
 
 int LaneSelection::SlowestBut(int index) const {

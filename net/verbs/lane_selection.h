@@ -31,6 +31,8 @@ class LaneSelection {
   void StopSearch();
   void OpenCandidate();
   void Trade();
+  // Once for a transport, where people look: what collisions cost, and what avoids them.
+  void TellOfPlans();
   // The lane but `index` that has got least across since the comparison began.
   int SlowestBut(int index) const;
 

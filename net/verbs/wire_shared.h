@@ -22,6 +22,7 @@ struct VerbsShared {
   int self = 0;  // rank
   PlannedWays ways;
   std::unique_ptr<PathNews> news;  // with `ways`
+  bool has_told_of_plans = false;  // the log says that one would have helped
 };
 
 }  // namespace weft::net

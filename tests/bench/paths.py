@@ -20,6 +20,8 @@ import argparse
 import json
 import os
 import pathlib
+import random
+import re
 import statistics
 import subprocess
 import sys
@@ -39,6 +41,7 @@ BACK = (0.4, 0.9)  # of what is left
 WINDOW_S = 0.5  # over which that must hold
 PATIENCE_S = 10  # for it
 AXES = ("tp", "pp", "dp")
+LEARN_LEAVES, LEARN_HOSTS = 4, 16
 
 
 def say(text: str) -> None:
@@ -88,7 +91,7 @@ def make_plan(fabric, folder, traffic, seed, spines, subflows=1) -> tuple:
 
 def bw(traffic, *more) -> list:
     return [BIN / "weft-bw", "--transport", "tcp", *traffic.words, "-b", traffic.size, "-a", 3, "-c", 0, "--json",
-            "--set", "tcp.sockets=1", "--set", all_reduce.BUFFERS, *more]
+            "--set", "tcp.sockets=1", *more]
 
 
 def start(fabric, plan, traffic, with_plan, *more) -> list:
@@ -234,6 +237,7 @@ def bench_recovery(traffic, spines: int, count: int, silent: bool, folder) -> No
 # Switches as black boxes: what the simulator's switches hash is asked flow by flow, learned, and planned with. "#": a
 # number of each switch's own. Polarised: all hash alike, so that tiers choose alike.
 FOUR, THREE = ("leaf-spine:leaves=4,hosts_per_leaf=4,spines=4", "leaf-spine:leaves=4,hosts_per_leaf=4,spines=3")
+SIX = "leaf-spine:leaves=4,hosts_per_leaf=4,spines=6"
 PODS = "three-tier:pods=2,leaves_per_pod=2,hosts_per_leaf=4,spines_per_pod=4,cores=8"
 SWITCHES = (
     ("Linux", FOUR, "linux:seed=#"),
@@ -250,9 +254,45 @@ SWITCHES = (
     ("CRC-16 of ports alone", FOUR, "crc16-ccitt:fields=0x30,seed=#"),
     ("Linux, three tiers", PODS, "linux:seed=#"),
     ("CRC-32, three tiers, polarised", PODS, "crc32:seed=77"),
+    ("CRC-32 modulo 3", THREE, "crc32:seed=#"),
+    ("CRC-32 modulo 6", SIX, "crc32:seed=#"),
+    ("CRC-32C modulo 3", THREE, "crc32c:seed=#"),
+    ("CRC-32C modulo 6", SIX, "crc32c:seed=#"),
+    # Of no form that is looked for: planned by tables.
+    ("CRC-32C, resilient with 100 buckets", FOUR, "crc32c:select=resilient,buckets=100,seed=#"),
+    ("as good as random", FOUR, "mix:seed=#"),
 )
 # Polarised spines send all that one leaf's choice brings them to one of their two cores: no port reaches more.
 REACHED = {"CRC-32, three tiers, polarised": PODS.replace("cores=8", "cores=4")}
+
+
+def bench_learning(options, folder) -> None:
+    """Leaves with seeds of their own that nobody tells, 32 bits each, as kernels draw them at boot."""
+    times, shares = [], []
+    for repeat in range(options.learns):
+        seeds = [random.SystemRandom().randrange(1, 1 << 32) for _ in range(LEARN_LEAVES)]
+        with netns.Fabric(leaves=LEARN_LEAVES, spines=4, hosts_per_leaf=LEARN_HOSTS // LEARN_LEAVES,
+                          seeds=seeds) as fabric:
+            begin, found = time.monotonic(), folder / f"learned{repeat}"
+            parts = []
+            for words in (["weft-topo", "discover", "--out", found], ["weft-topo", "learn-hash", found]):
+                for status, output, errors in planned.on_all_hosts(fabric, *words, port=29600 + 2 * repeat + len(parts)):
+                    if status != 0:
+                        raise RuntimeError(f"seeds {seeds}: {words}: status {status}: {output}{errors}")
+                    said = output if "checked" in output else ""
+                    if said:
+                        right, told = map(int, re.search(r"(\d+) of (\d+) fresh ports take the path", said).groups())
+                        shares.append(right / told)
+                parts.append(time.monotonic() - begin - sum(parts))
+        times.append(sum(parts))
+        say(f"{LEARN_HOSTS} hosts, 4 spines, seeds {seeds}: discovered in {parts[0]:.1f} s, learned in {parts[1]:.1f} s; "
+            f"{right} of {told} fresh ports as predicted")
+    case = f"{LEARN_HOSTS} hosts, 4 spines, seeds of 32 bits that nobody tells"
+    for what, of in (("median", statistics.median), ("longest", max)):
+        row(case=f"{case}: {what} time of discover and learn-hash", ours=of(times), peer=60, peer_name="allowed",
+            unit="s", ratio=60 / of(times), repeats=options.learns)
+    row(case=f"{case}: worst share of fresh ports that take the predicted path", ours=min(shares), peer=0.995,
+        peer_name="wanted", unit="share", ratio=min(shares) / 0.995, repeats=options.learns)
 
 
 def bench_switches(folder) -> None:
@@ -274,16 +314,30 @@ def bench_switches(folder) -> None:
         bound = bound or times["bound_ms"]
         say(f"{name}: {said.splitlines()[0]}; planned {bound / times['after_ms']:.3f} of the bound, "
             f"hashed {bound / times['before_ms']:.3f}")
+        learned, switches = map(int, re.search(r"learned (\d+) of (\d+) switches", said).groups())
+        row(case=f"black box {name}: share of switches learned", ours=learned / switches, peer=1, peer_name="all",
+            unit="share", ratio=learned / switches, repeats=1)
         row(case=f"black box {name}: share of the bound", ours=bound / times["after_ms"], peer=bound / times["before_ms"],
             peer_name="hashed ports", unit="share", ratio=times["before_ms"] / times["after_ms"], repeats=1)
 
 
+def bench_job(folder) -> None:
+    """A whole job of 12,288 ranks on MegaScale's fabric, three axes, with detours; 10 s are allowed."""
+    begin = time.monotonic()
+    planned.run("weft-plan", "paths", "--fabric", "rail-optimised:groups=48,hosts_per_group=32,rails=8,spines=32", "--layout",
+                "tp=8,pp=8,dp=192", "--model", "gpt-175b", "--transport", "verbs", "--out", folder / "job")
+    seconds = time.monotonic() - begin
+    row(case="12,288 ranks, tp 8, pp 8, dp 192, with detours: time of weft-plan paths", ours=seconds, peer=10,
+        peer_name="allowed", unit="s", ratio=10 / seconds, repeats=1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="placements,unequal,recovery,switches,planner",
+    parser.add_argument("--parts", default="learning,placements,unequal,recovery,switches,planner",
                         help="comma list of these")
     parser.add_argument("--placements", type=int, default=20, help="random ones, of each kind of traffic")
     parser.add_argument("--cuts", type=int, default=5, help="repeats of each way of cutting a spine")
+    parser.add_argument("--learns", type=int, default=5, help="fabrics that are discovered and learned")
     parser.add_argument("--spines", default="2,3", help="comma list: fabrics of so many")
     parser.add_argument("--traffic", default="", help="only kinds of traffic with this in their name: all-to-all")
     parser.add_argument("--subflows", type=int, default=1, help="sockets of a flow, at most")
@@ -292,10 +346,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three placements, one cut: about two minutes")
     options = parser.parse_args()
     if options.quick:
-        options.placements, options.cuts, options.spines, options.repeats = 3, 1, "2", 2
+        options.placements, options.cuts, options.spines, options.repeats, options.learns = 3, 1, "2", 2, 1
     parts = options.parts.split(",")
     with tempfile.TemporaryDirectory(prefix="weft-paths-") as name:
         folder = pathlib.Path(name)
+        if "learning" in parts:
+            bench_learning(options, folder)
         kinds = [traffic for traffic in all_traffic(options.size) if options.traffic in traffic.name]
         for spines in map(int, options.spines.split(",")):
             for traffic in kinds if "placements" in parts else ():
@@ -307,6 +363,8 @@ def main() -> None:
         for traffic in kinds if "unequal" in parts else ():
             bench_placements(traffic, 3, options, folder, slow={2: MBIT // 2})
     if "planner" in parts:
+        bench_job(folder)
+        subprocess.run([BIN / "tests/paths_bench", "seeds"], check=True)
         subprocess.run([BIN / "tests/paths_bench"], check=True)
 
 

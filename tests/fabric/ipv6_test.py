@@ -13,7 +13,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import all_reduce  # noqa: E402
 import netns  # noqa: E402
 import planned  # noqa: E402
-from learned_paths_test import LIMIT, on_all_hosts  # noqa: E402
+from learned_paths_test import LIMIT  # noqa: E402
+from planned import on_all_hosts  # noqa: E402
 
 SIZE, REPEATS = 1 << 20, 2
 MBIT = 20  # what is overloaded is cheap on a busy machine

@@ -21,29 +21,9 @@ PROMPTLY = 60  # seconds, less than any rank waits for a rank that has ended
 SEED = "net.ipv4.fib_multipath_hash_seed"
 
 
-def on_all_hosts(fabric, *words, port, limit=LIMIT, more=None, v6=False):
-    """A rank on each host, started one by one with torchrun's environment: (status, output, errors) of each.
-
-    `more`: variables of a host.
-    """
-    programs = []
-    try:
-        for host in range(fabric.hosts):
-            environment = dict(os.environ, RANK=str(host), WORLD_SIZE=str(fabric.hosts), LOCAL_RANK="0",
-                               LOCAL_WORLD_SIZE="1", MASTER_ADDR=fabric.address(0, v6), MASTER_PORT=str(port),
-                               WEFT_JOB_SECRET="22" * 32, **({"WEFT_TCP_FAMILY": "ipv6"} if v6 else {}), **(more(host) if more else {}))
-            programs.append(fabric.start(host, [planned.BIN / words[0], *words[1:]], env=environment, text=True,
-                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-        deadline = time.monotonic() + limit
-        out = []
-        for program in programs:
-            output, errors = program.communicate(timeout=max(0.1, deadline - time.monotonic()))
-            out.append((program.returncode, output, errors))
-        return out
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
+def cpu_seconds(pid) -> float:
+    words = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class LearnedPathsTest(unittest.TestCase):
@@ -62,7 +42,7 @@ class LearnedPathsTest(unittest.TestCase):
 
     def everywhere(self, *words, limit=LIMIT):
         LearnedPathsTest.port += 1
-        return on_all_hosts(self.fabric, *words, port=self.port, limit=limit)
+        return planned.on_all_hosts(self.fabric, *words, port=self.port, limit=limit)
 
     def good(self, *words):
         for host, (status, output, errors) in enumerate(self.everywhere(*words)):
@@ -156,6 +136,73 @@ class LearnedPathsTest(unittest.TestCase):
         self.assertIn(f"{stale}/paths.txt is stale: it was planned for another fabric.toml or hashes.txt",
                       program.communicate(timeout=LIMIT)[1])
         self.assertNotEqual(program.returncode, 0)
+
+    def test_a_rank_that_never_started_is_named_while_the_others_wait(self):
+        LearnedPathsTest.port += 1
+        programs = planned.start_on(self.fabric, [0, 1, 3], "weft-topo", "discover", "--out", self.folder / "none",
+                                    port=self.port)
+        try:
+            self.assertRegex(programs[0].stderr.readline(), r"waiting since \d+s, up to 2m: 1 of 4 ranks have not come: 2$")
+        finally:
+            for program in programs:
+                program.kill()
+                program.communicate()
+
+    def test_a_rank_that_is_killed_in_the_search_is_named(self):
+        """A search that lasts: the last of all seeds."""
+        found = self.folder / "killed"
+        self.good("weft-topo", "discover", "--out", found)
+        before = self.fabric.at("l0", ["sysctl", "-n", SEED]).strip()
+        for leaf in range(self.fabric.leaves):
+            self.fabric.at(f"l{leaf}", ["sysctl", "-qw", f"{SEED}={(1 << 32) - 1}"])
+        LearnedPathsTest.port += 1
+        programs = planned.start_on(self.fabric, range(4), "weft-topo", "learn-hash", found, port=self.port)
+        try:
+            while cpu_seconds(programs[3].pid) < 1:  # probes take none
+                self.assertIsNone(programs[3].poll())
+                time.sleep(0.05)
+            programs[3].kill()
+            begin = time.monotonic()
+            for program in programs[:3]:
+                output, errors = program.communicate(timeout=PROMPTLY)
+                self.assertEqual(program.returncode, 1, (output, errors))
+                self.assertIn("rank 3 on h3 has not been heard of for 10s in the search for hashes", errors)
+            print(f"named {time.monotonic() - begin:.1f} s after it was killed")
+        finally:
+            for program in programs:
+                program.kill()
+                program.communicate()
+            for leaf in range(self.fabric.leaves):
+                self.fabric.at(f"l{leaf}", ["sysctl", "-qw", f"{SEED}={before}"])
+
+    def test_a_search_that_was_cut_short_says_so(self):
+        """By its limit: the share of seeds that was tried, and what finds more."""
+        found = self.folder / "short"
+        self.good("weft-topo", "discover", "--out", found)
+        before = self.fabric.at("l0", ["sysctl", "-n", SEED]).strip()
+        for leaf in range(self.fabric.leaves):
+            self.fabric.at(f"l{leaf}", ["sysctl", "-qw", f"{SEED}={(1 << 32) - 1}"])
+        try:
+            for host, (status, output, errors) in enumerate(
+                    self.everywhere("weft-topo", "learn-hash", found, "--limit", "2s", limit=PROMPTLY)):
+                self.assertEqual(status, 0, (host, output, errors))
+                if host == 0:
+                    print(output)
+                    self.assertRegex(output, r"leaf0 +not found, from \d+ flows: the time ran out \(--limit 2s\) when "
+                                             r"\d+\.\d % of Linux's 2\^32 seeds had been tried")
+                    self.assertRegex(output, r"leaf0 +a table of \d+ flows, each asked for twice")
+            # Flows of verbs have ports that the tables know.
+            plan = self.folder / "by-table"
+            said = planned.run("weft-plan", "paths", "--fabric", found / "fabric.toml", "--hash", found / "hashes.txt",
+                               "--transport", "verbs", "--layout", f"dp={self.fabric.hosts}", "--node", "gpus=1", "--order",
+                               "random", "--traffic", "name=dp,axes=dp,collective=all_reduce,bytes=1MiB", "--out", plan)
+            self.assertNotIn("have ports that nobody chose", said.stdout)
+            for host in range(self.fabric.hosts):
+                status, output, errors = self.verify(host, plan)
+                self.assertEqual(status, 0, (output, errors))
+        finally:
+            for leaf in range(self.fabric.leaves):
+                self.fabric.at(f"l{leaf}", ["sysctl", "-qw", f"{SEED}={before}"])
 
     def test_every_rank_ends_promptly_with_the_error_of_rank_zero(self):
         found = self.folder / "again"

@@ -14,6 +14,7 @@ Neighbours are permanent: a next hop whose neighbour is being resolved counts as
 which would then hash other than predicted.
 
     host k of leaf l: 10.1.l.(k+1), fd01::l:(k+1)     leaf l - spine s: 10.2.(l*16+s).0 and .1
+    its NIC n, eth<n>, of several: 10.1.l.(k+1+100n), of IPv4 alone, under the same leaf
 """
 
 import ctypes
@@ -103,15 +104,16 @@ def has_seed() -> bool:
 class Fabric:
     """`mbit` of each link between switches, both ways; None: not shaped. `spine_mbit`: of those to spines that differ,
     {spine: mbit}. `seeds`: of leaves. `fields`: what they hash with policy 3. `loopbacks`: between switches, IPv6 has
-    link-local addresses alone, as of BGP unnumbered, and each switch an address of its own, fd03::."""
+    link-local addresses alone, as of BGP unnumbered, and each switch an address of its own, fd03::. `nics`: of a host."""
 
     def __init__(self, leaves=2, spines=2, hosts_per_leaf=2, mbit=None, seeds=None, policy=3,
-                 queue_ms=300, fields=0x37, loopbacks=False, spine_mbit=None):
+                 queue_ms=300, fields=0x37, loopbacks=False, spine_mbit=None, nics=1):
         self.leaves, self.spines, self.hosts_per_leaf = leaves, spines, hosts_per_leaf
         self.mbit, self.queue_ms, self.policy = mbit, queue_ms, policy
         self.spine_mbit, self.fields, self.loopbacks = spine_mbit or {}, fields, loopbacks
         self.seeds = seeds or [1000 + leaf for leaf in range(leaves)]
         self.hosts = leaves * hosts_per_leaf
+        self.nics = nics
 
     def __enter__(self):
         self._links, self._inside, self._tbf = [], {}, []
@@ -120,6 +122,8 @@ class Fabric:
                 self._inside[f"{kind}{number}"] = []
         for host in range(self.hosts):
             self._attach(host)
+            for nic in range(1, self.nics):
+                self._attach_more(host, nic)
         for leaf in range(self.leaves):
             for spine in range(self.spines):
                 self._cable(leaf, spine)
@@ -140,8 +144,8 @@ class Fabric:
     def leaf_of(self, host):
         return host // self.hosts_per_leaf
 
-    def address(self, host, v6=False):
-        leaf, port = self.leaf_of(host), host % self.hosts_per_leaf + 1
+    def address(self, host, v6=False, nic=0):
+        leaf, port = self.leaf_of(host), host % self.hosts_per_leaf + 1 + 100 * nic
         return f"fd01::{leaf:x}:{port:x}" if v6 else f"10.1.{leaf}.{port}"
 
     @staticmethod
@@ -178,6 +182,19 @@ class Fabric:
             self._inside[f"l{leaf}"] += [
                 f"{family}neigh add {own} lladdr {near} dev {ns} nud permanent",
                 f"{family}route add {own}/{bits} dev {ns}"]
+
+    def _attach_more(self, host, nic):
+        """What leaves from the NIC's address leaves by the NIC."""
+        leaf, ns, device = self.leaf_of(host), f"h{host}", f"h{host}n{nic}"
+        near, far, own = self._mac(5, host, nic), self._mac(6, host, nic), self.address(host, nic=nic)
+        self._pair(ns, f"eth{nic}", near, f"l{leaf}", device, far)
+        table = 100 + nic
+        self._inside[ns] += [f"addr add {own}/32 dev eth{nic}",
+                             f"neigh add 169.254.1.1 lladdr {far} dev eth{nic} nud permanent",
+                             f"route add default via 169.254.1.1 dev eth{nic} onlink table {table}",
+                             f"rule add from {own} lookup {table}"]
+        self._inside[f"l{leaf}"] += [f"neigh add {own} lladdr {near} dev {device} nud permanent",
+                                     f"route add {own}/32 dev {device}"]
 
     def _cable(self, leaf, spine):
         l_ns, s_ns, net = f"l{leaf}", f"s{spine}", leaf * 16 + spine

@@ -10,9 +10,6 @@
 //   {"op": "simulate", fabric, "level": "flow" | "packet",
 //    "flows": [[source, target, bytes, source port, target port, [after]]]}
 //     -> {"ended": [seconds of each flow], "end"}
-//   {"op": "learn", "source", "target", "target_port", "ports": [...]}   (run on the source's host)
-//     -> {"classes": [[ports]], "routers": [[addresses, as numbers]], "unknown", "probes",
-//         "linear"}
 // fabric: "leaves", "spines", "hosts_per_leaf", "mbit", "host_mbit", "seeds" (of the leaves),
 // "addresses" (of the hosts).
 #include <iostream>
@@ -23,9 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "topology/ecmp/learn.h"
 #include "topology/ecmp/linux_hash.h"
-#include "topology/ecmp/udp_prober.h"
 #include "topology/fabric/clos.h"
 #include "topology/paths/path_planner.h"
 #include "topology/sim/flow/flow.h"
@@ -169,36 +164,11 @@ absl::StatusOr<Json> Simulate(const Json& in) {
               {"unfinished", result->unfinished}};
 }
 
-absl::StatusOr<Json> Learn(const Json& in) {
-  UdpProberOptions options;
-  WEFT_ASSIGN_OR_RETURN(options.source, IpAddress::Parse(in.at("source").get<std::string>()));
-  WEFT_ASSIGN_OR_RETURN(options.target, IpAddress::Parse(in.at("target").get<std::string>()));
-  options.target_port = in.at("target_port");
-  options.timeout = absl::Seconds(2);  // nothing is lost here
-  UdpProber prober(options);
-  LearnOptions learn;
-  learn.ttl_max = in.value("ttl_max", learn.ttl_max);
-  learn.ports = in.at("ports").get<std::vector<uint16_t>>();
-  WEFT_ASSIGN_OR_RETURN(LearnedPaths learned, LearnByTtl(prober, learn));
-  Json routers = Json::array();
-  for (const auto& hops : learned.hops) {
-    Json path = Json::array();
-    for (const HopAnswer& hop : hops) path.push_back(hop.router);
-    routers.push_back(path);
-  }
-  return Json{{"classes", learned.classes},
-              {"routers", routers},
-              {"unknown", learned.unknown},
-              {"probes", learned.probes},
-              {"linear", learned.linear.has_value()}};
-}
-
 absl::StatusOr<Json> Answer(const Json& in) {
   std::string op = in.at("op");
   if (op == "choose") return Choose(in);
   if (op == "plan") return Plan(in);
   if (op == "simulate") return Simulate(in);
-  if (op == "learn") return Learn(in);
   return absl::InvalidArgumentError(absl::StrCat("no such op: ", op));
 }
 

@@ -40,6 +40,43 @@ def plan(fabric_file, hashes, out, ranks, size, *more):
                f"name=gradients,axes=dp,collective=all_reduce,bytes={size}", "--out", out, *more)
 
 
+def on_all_hosts(fabric, *words, port, limit=600, more=None, v6=False):
+    """A rank on each host, started one by one with torchrun's environment: (status, output, errors) of each.
+
+    `more`: variables of a host.
+    """
+    programs = start_on(fabric, range(fabric.hosts), *words, port=port, more=more, v6=v6)
+    try:
+        deadline = time.monotonic() + limit
+        out = []
+        for program in programs:
+            output, errors = program.communicate(timeout=max(0.1, deadline - time.monotonic()))
+            out.append((program.returncode, output, errors))
+        return out
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+def start_on(fabric, hosts, *words, port, more=None, v6=False) -> list:
+    """The ranks of these hosts, of a job over all."""
+    programs = []
+    try:
+        for host in hosts:
+            environment = dict(os.environ, RANK=str(host), WORLD_SIZE=str(fabric.hosts), LOCAL_RANK="0",
+                               LOCAL_WORLD_SIZE="1", MASTER_ADDR=fabric.address(0, v6), MASTER_PORT=str(port),
+                               WEFT_JOB_SECRET="22" * 32, **({"WEFT_TCP_FAMILY": "ipv6"} if v6 else {}), **(more(host) if more else {}))
+            programs.append(fabric.start(host, [BIN / words[0], *words[1:]], env=environment, text=True,
+                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    except BaseException:
+        for program in programs:
+            program.kill()
+            program.wait()
+        raise
+    return programs
+
+
 class Plan:
     """What the files of a plan directory say."""
 

@@ -15,8 +15,8 @@ import planned  # noqa: E402
 SIZE, REPEATS = 1 << 20, 2
 
 
-def bw(transport, *more):
-    return [planned.BIN / "weft-bw", "--transport", transport, "--algorithm", "ring", "-b", SIZE,
+def bw(transport, *more, algorithm="ring", size=SIZE):
+    return [planned.BIN / "weft-bw", "--transport", transport, "--algorithm", algorithm, "-b", size,
             "-n", 1, "--repeats", REPEATS, "-w", 1, "--place", "in", "-a", 3, "--set",
             all_reduce.BUFFERS, "--json", *more]
 
@@ -51,6 +51,17 @@ class PlannedTest(unittest.TestCase):
                     for spine in range(fabric.spines):
                         self.assertGreaterEqual(sent[leaf][spine], expected[leaf][spine],
                                                 (transport, leaf, spine, sent, expected))
+
+    def test_collectives_are_planned_by_the_switches_of_the_plan(self):
+        with netns.Fabric(leaves=4, spines=2, hosts_per_leaf=2, mbit=40) as fabric:
+            out = self.plan(fabric, 1)
+            for more, switches in (((), 4), (("--set", "collective.fabric=leaf-spine:leaves=1,hosts_per_leaf=8",
+                                                 "--set", "collective.fabric_host=h0"), 0)):
+                text = planned.wait_all(planned.start_job(
+                    fabric, out, bw("tcp", *more, algorithm="auto", size=4096), lambda name: int(name[1:])))
+                row = next(json.loads(line) for line in text.splitlines()
+                           if line.startswith("{"))["rows"][0]
+                self.assertIn("8 hosts under 4 switches" if switches else "8 hosts; ", row["why"])
 
     def planned_bytes(self, fabric, plan):
         out = [[0] * fabric.spines for _ in range(fabric.leaves)]

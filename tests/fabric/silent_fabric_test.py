@@ -12,7 +12,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import netns  # noqa: E402
-from learned_paths_test import on_all_hosts  # noqa: E402
+from planned import on_all_hosts  # noqa: E402
 
 MBIT = 20  # what is overloaded is cheap on a busy machine
 

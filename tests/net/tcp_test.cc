@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <deque>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "net/tcp/interface.h"
+#include "net/tcp/socket.h"
 #include "net/tcp/tcp_transport.h"
 #include "tests/net/raw_peer.h"
 
@@ -232,6 +234,26 @@ TEST(TcpTransport, BothFamiliesAndOddSettingsCarryBytes) {
     ASSERT_TRUE(pair.Done({&send, &receive}));
     EXPECT_EQ(to.CheckPattern(1, to.size()), "");
   }
+}
+
+TEST(TcpSocket, APlannedFlowHasNoMoreInFlightThanItsRateNeeds) {
+  const auto send_bytes = [](double rate) {
+    SocketAddress any = *SocketAddress::Parse("127.0.0.1:1");
+    any.set_port(0);
+    absl::StatusOr<FileDescriptor> listener = Listen(any, {});
+    absl::StatusOr<FileDescriptor> fd = StartConnect(LocalAddress(listener.value().get()), {}, {});
+    LimitInFlight(fd.value().get(), rate);
+    int bytes = 0;
+    socklen_t size = sizeof(bytes);
+    getsockopt(fd->get(), SOL_SOCKET, SO_SNDBUF, &bytes, &size);
+    return bytes;
+  };
+  const int usual = send_bytes(0);
+  EXPECT_EQ(send_bytes(100e3), 16 << 10);
+  // 2 * rate * 2 ms, and a round trip on loopback.
+  EXPECT_GE(send_bytes(10e6), 40'000);
+  EXPECT_LT(send_bytes(10e6), 80'000);
+  EXPECT_EQ(send_bytes(1e9), usual);
 }
 
 // A planned link has a socket on each of its paths: messages that are too small to be striped must

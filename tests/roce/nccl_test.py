@@ -23,7 +23,7 @@ NCCL = pathlib.Path(os.environ.get("WEFT_TEST_NCCL", "/usr/local/cuda/lib64/libn
 if not NCCL.exists():
     NCCL = machine.CACHE.parent / "nccl/2.28.9/libnccl.so.2"
 
-SCRIPT = f"""
+FUNCTIONS = f"""
 export WEFT_TEST_NCCL=/lib/{NCCL.name} WEFT_TEST_SCRIPTED_GPU=/lib/libscripted_gpu.so
 export NCCL_NET_PLUGIN=/lib/libnccl-net-weft.so NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET
 export NCCL_ALGO=Ring NCCL_MAX_NCHANNELS=2 NCCL_MNNVL_ENABLE=0 NCCL_RAS_ENABLE=0
@@ -41,10 +41,14 @@ job() {{  # label, devices of rank 0, of rank 1, protocol, rounds, counts
   wait $other; echo "status $1.1 $?"
   shown $1.0 nccl0.txt; shown $1.1 nccl1.txt
 }}
-after_round_2() {{  # command...
+"""
+PROGRAMS = ("nccl_scripted_gpu_test", "libscripted_gpu.so", "libnccl-net-weft.so", str(NCCL))
+
+SCRIPT = FUNCTIONS + """
+after_round_2() {  # command...
   : > nccl0.txt
   (until grep -q 'round 2 ' nccl0.txt; do sleep 0.2; done; "$@") &
-}}
+}
 job simple rxe2 rxe3 Simple 1 1,1000,100000
 job ll rxe2 rxe3 LL 1 1,1000,10000
 job apart rxe0,rxe2 rxe1,rxe3 Simple 1 1000,100000
@@ -67,8 +71,7 @@ def main() -> int:
     scene.skip_unless_asked()
     if not NCCL.exists():
         scene.skip(f"there is no NCCL at {NCCL} (WEFT_TEST_NCCL, or tools/dev test nccl)")
-    names = ("nccl_scripted_gpu_test", "libscripted_gpu.so", "libnccl-net-weft.so", str(NCCL))
-    problems, text = scene.run(SCRIPT, names, LIMIT_SECONDS)
+    problems, text = scene.run(SCRIPT, PROGRAMS, LIMIT_SECONDS)
     for label in ("simple", "ll", "apart", "loss", "dark", "killed", "lost"):
         if label != "killed":
             problems += scene.ill(text, f"{label}.0", f"{label}.1")

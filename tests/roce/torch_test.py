@@ -98,7 +98,7 @@ for repeat in range(2):
         problems.append(f"DistributedDataParallel, {repeat}: {unequal} of {len(want)} are not Gloo's")
     del got
 import weft.torch
-links = [link for group in weft.torch.statistics() for link in group["links"].splitlines()]
+links = [link for group in weft.torch.statistics() for link in group["links"]]
 print("result " + json.dumps({"problems": problems, "links": links, **done}), flush=True)
 dist.barrier()
 dist.destroy_process_group()
@@ -137,7 +137,7 @@ def main() -> int:
             continue
         (result,) = results
         problems += [f"{label}: {problem}" for problem in result["problems"]]
-        if not any(": verbs " in link for link in result["links"]):
+        if not any(link["transport"] == "verbs" for link in result["links"]):
             problems.append(f"{label} did not go over verbs: {result['links']}")
         if result["repeated"] == 0:
             problems.append(f"{label}: no tensor lay where an earlier one had, which is the point")

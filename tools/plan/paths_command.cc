@@ -57,7 +57,7 @@ absl::StatusOr<std::vector<size_t>> Kinds(const Input& input,
 std::string PortsText(const RankFlows& flows, const PathPlan& plan) {
   std::map<std::pair<int, int>, std::string> lines;
   for (const topology::PlannedPath& path : plan.paths) {
-    absl::StrAppend(&lines[flows.ranks[path.flow]], " ", path.source_port);
+    if (!path.open) absl::StrAppend(&lines[flows.ranks[path.flow]], " ", path.source_port);
   }
   std::string text = "# rank peer source port of each socket\n";
   for (const auto& [ranks, ports] : lines) {
@@ -94,29 +94,46 @@ absl::StatusOr<KnownHashes> Hashes(const topology::Fabric& fabric, const std::st
   return KnownHashes{std::move(file), *std::move(hashes), has_addresses};
 }
 
-// What the switches of `known` do becomes what is learned of them, where that is possible; paths
-// over others are asked for one by one.
+// What is learned of the switches of `known`, from what they do, takes the place of what they hash.
 absl::Status LearnFrom(const Input& input, const topology::Routes& routes, KnownHashes& known) {
   WEFT_ASSIGN_OR_RETURN(topology::LearnedBox learned, topology::LearnBox(routes, known.hashes, {}));
   const topology::HashFile before = std::move(known.file);
-  known.file = learned.known;
+  known.file = std::move(learned.known);
   known.file.addresses = before.addresses;
-  for (const std::string& name : learned.known.unknown) {
-    WEFT_ASSIGN_OR_RETURN(NodeId node, input.fabric->Find(name));
-    known.file.hashes.insert_or_assign(name, known.hashes.hash(node));
-    if (auto order = before.orders.find(name); order != before.orders.end()) {
-      known.file.orders.insert(*order);
-    }
-  }
-  known.file.unknown.clear();
   WEFT_ASSIGN_OR_RETURN(known.hashes,
                         topology::MakeHashes(*input.fabric, known.file, "what was learned"));
   if (!input.tables) return absl::OkStatus();
-  absl::PrintF("learned %d of %d switches with a choice from %d flows%s\n",
-               learned.switches - static_cast<int>(learned.known.unknown.size()), learned.switches,
-               learned.flows,
-               learned.known.unknown.empty() ? "" : "; of the others each port is asked for");
+  const int unknown = static_cast<int>(known.file.unknown.size());
+  absl::PrintF(
+      "learned %d of %d switches with a choice from %d flows: %d by the form of their hash, "
+      "%d by a linear map, %d by tables of flows; %d are unknown\n",
+      learned.switches - unknown, learned.switches, learned.flows,
+      learned.switches - unknown - learned.linear - learned.tables, learned.linear, learned.tables,
+      unknown);
   return absl::OkStatus();
+}
+
+// Ports that nobody has chosen for subflows of which nothing is known.
+void DrawOpenPorts(const topology::PathPlannerOptions& options, PathPlan& plan) {
+  Random random(2);
+  for (topology::PlannedPath& path : plan.paths) {
+    if (!path.open) continue;
+    path.open = false;
+    path.source_port = static_cast<uint16_t>(
+        options.port_first + random.Below(options.port_last - options.port_first + 1u));
+  }
+}
+
+// Names of a few switches of which nothing is known.
+std::string UnknownText(const topology::HashFile& file) {
+  std::string text;
+  size_t named = 0;
+  for (const std::string& name : file.unknown) {
+    if (++named > 4) break;
+    absl::StrAppend(&text, named == 1 ? "" : ", ", name);
+  }
+  return file.unknown.size() > 4 ? absl::StrCat(text, " and ", file.unknown.size() - 4, " more")
+                                 : text;
 }
 
 // Before: ports as drawn by chance, one for each subflow that is planned.
@@ -143,6 +160,7 @@ absl::Status CheckPorts(const topology::Routes& routes, const topology::FabricHa
   const topology::Fabric& fabric = routes.fabric();
   for (size_t i = 0; i < plan.paths.size(); ++i) {
     const topology::PlannedPath& path = plan.paths[i];
+    if (path.open) continue;
     const topology::FiveTuple tuple = hashes.Tuple(path.source, path.target, path.source_port,
                                                    options.target_port, options.protocol);
     WEFT_ASSIGN_OR_RETURN(std::vector<LinkId> links,
@@ -178,11 +196,10 @@ std::string RowTable(absl::Span<const TrafficRow> rows) {
   std::string text = absl::StrFormat("%-24s %8s %9s %11s %11s %11s %8s  %s\n", "traffic", "flows",
                                      "subflows", "before", "after", "bound", "x bound", "bound by");
   for (const TrafficRow& row : rows) {
-    absl::StrAppendFormat(&text, "%-24s %8d %9d %11s %11s %11s %8.3f  %s%s\n", row.name, row.flows,
+    absl::StrAppendFormat(&text, "%-24s %8d %9d %11s %11s %11s %8.3f  %s\n", row.name, row.flows,
                           row.subflows, TimeText(absl::Seconds(row.before)),
                           TimeText(absl::Seconds(row.after)), TimeText(absl::Seconds(row.bound)),
-                          row.bound > 0 ? row.after / row.bound : 1, row.bound_reason,
-                          row.steps > 0 ? absl::StrCat("; in ", row.steps, " steps") : "");
+                          row.bound > 0 ? row.after / row.bound : 1, row.bound_reason);
   }
   return text;
 }
@@ -272,10 +289,26 @@ absl::Status PathsCommand::Run() const {
     std::tie(options.port_first, options.port_last) = topology::kTcpPlanPorts;
   }
   topology::PathPlanner planner(routes, hashes, options);
-  WEFT_ASSIGN_OR_RETURN(PlannedFlows planned, PlanFlows(planner, input, placed, kinds, at_once_));
+  WEFT_ASSIGN_OR_RETURN(PlannedFlows planned, PlanFlows(planner, placed, kinds, at_once_));
   const RankFlows& flows = planned.flows;
   PathPlan& plan = planned.plan;
+  const int open = plan.open;
+  const auto has_choice =
+      std::count_if(plan.paths.begin(), plan.paths.end(), [&](const topology::PlannedPath& path) {
+        return routes.Paths(path.source, path.target) > 1;
+      });
+  if (!black_box_ && open > 0 && open == has_choice) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "nothing can be planned: every flow that passes a switch with a choice passes one that is "
+        "not known (",
+        UnknownText(known.file),
+        ") or whose table has none of its ports; run weft-topo learn-hash over these hosts, or "
+        "give "
+        "--hash"));
+  }
+  const PathPlan made = plan;  // as the transports get it
   if (black_box_) {
+    DrawOpenPorts(options, plan);
     topology::PathPlanner judge(routes, box, options);
     WEFT_ASSIGN_OR_RETURN(PathPlan judged, judge.Evaluate(flows.flows, std::move(plan.paths)));
     // Before: with ports that nobody has chosen, not with these.
@@ -297,8 +330,15 @@ absl::Status PathsCommand::Run() const {
         input.Describe(), candidate.name, RowTable(rows),
         TimeText(absl::Seconds(Sum(rows, &TrafficRow::before))),
         TimeText(absl::Seconds(Sum(rows, &TrafficRow::after))),
-        TimeText(absl::Seconds(Sum(rows, &TrafficRow::bound))), plan.unmet,
+        TimeText(absl::Seconds(Sum(rows, &TrafficRow::bound))), made.unmet,
         static_cast<int>(plan.paths.size()));
+    if (open > 0) {
+      absl::PrintF(
+          "%d of %d subflows have ports that nobody chose, as a switch on their way is not "
+          "known (%s) or its table lacks them; %s\n",
+          open, static_cast<int>(plan.paths.size()), UnknownText(known.file),
+          black_box_ ? "they are judged by what the switches do" : "no load above counts them");
+    }
   }
   topology::PlanTextOptions text_options;
   text_options.hosts = input.hosts;
@@ -307,10 +347,9 @@ absl::Status PathsCommand::Run() const {
   const std::string hash_text = topology::HashFileText(known.file);
   text_options.fingerprint = topology::Fingerprint(absl::StrCat(fabric, hash_text));
   text_options.routers = known.file.routers;
-  text_options.steps = flows.Steps();
-  topology::ConnectionPlanText text = MakePlanText(routes, hashes, plan, flows.ranks, text_options);
+  topology::ConnectionPlanText text = MakePlanText(routes, hashes, made, flows.ranks, text_options);
   if (!out_.empty()) {
-    WEFT_ASSIGN_OR_RETURN(const int switches, AddDetours(routes, hashes, options, flows.flows, plan,
+    WEFT_ASSIGN_OR_RETURN(const int switches, AddDetours(routes, hashes, options, flows.flows, made,
                                                          kDetourSwitchesMost, text));
     if (switches > kDetourSwitchesMost && input.tables) {
       absl::PrintF(
@@ -319,11 +358,11 @@ absl::Status PathsCommand::Run() const {
           switches, kDetourSwitchesMost);
     }
   }
-  // With --black-box the switches may do other than was learned.
-  if (!black_box_) WEFT_RETURN_IF_ERROR(CheckPorts(routes, hashes, options, plan, text));
+  WEFT_RETURN_IF_ERROR(CheckPorts(routes, hashes, options, made, text));
   if (input.tables) {
     absl::PrintF("%d ports%s; %.1f s, %.0f MiB at most\n", plan.paths.size(),
-                 black_box_ ? "" : ", each checked against the hashes of all switches on its way",
+                 black_box_ ? ", each checked against what was learned of the switches on its way"
+                            : ", each checked against the hashes of all switches on its way",
                  absl::ToDoubleSeconds(SystemClock().Now() - begin), PeakMebibytes());
   }
   if (!out_.empty()) {
@@ -333,9 +372,9 @@ absl::Status PathsCommand::Run() const {
                     "job has\n");
     }
     WEFT_RETURN_IF_ERROR(WriteDirectory(input, candidate, ConnectionPlanFileText(text), fabric,
-                                        hash_text, TrafficText(*input.fabric, plan)));
+                                        hash_text, TrafficText(*input.fabric, made)));
   }
-  if (!ports_.empty()) WEFT_RETURN_IF_ERROR(WriteOutput(ports_, PortsText(flows, plan)));
+  if (!ports_.empty()) WEFT_RETURN_IF_ERROR(WriteOutput(ports_, PortsText(flows, made)));
   if (words_.json.empty()) return absl::OkStatus();
   ordered_json json;
   json["job"] = input.Describe();
@@ -343,13 +382,13 @@ absl::Status PathsCommand::Run() const {
   json["before_ms"] = Sum(rows, &TrafficRow::before) * 1e3;
   json["after_ms"] = Sum(rows, &TrafficRow::after) * 1e3;
   json["bound_ms"] = Sum(rows, &TrafficRow::bound) * 1e3;
-  json["unmet"] = plan.unmet;
+  json["unmet"] = made.unmet;
+  json["open"] = open;
   json["phases"] = ordered_json::array();
   for (const TrafficRow& row : rows) {
     json["phases"].push_back({{"traffic", row.name},
                               {"flows", row.flows},
                               {"subflows", row.subflows},
-                              {"steps", row.steps},
                               {"before_ms", row.before * 1e3},
                               {"after_ms", row.after * 1e3},
                               {"mean_ms", row.mean * 1e3},

@@ -1,10 +1,5 @@
 // The flows between the ranks of an order, as the path planner plans for them, and what the plan
 // makes of each kind of traffic, which is a phase of its own.
-//
-// Flows of an all-to-all among ranks of one host each have steps: the exchanges of the collectives'
-// pairwise algorithm. The flows of a step share links evenly among themselves, and the group's
-// ranks run that algorithm (collectives/planner). That is where the steps take hardly longer than
-// all flows at once, which they do where one flow of each rank leaves links unused.
 #ifndef WEFT_TOOLS_PLAN_RANK_FLOWS_H_
 #define WEFT_TOOLS_PLAN_RANK_FLOWS_H_
 
@@ -25,7 +20,6 @@ namespace weft::plan {
 struct RankFlows {
   std::vector<topology::TrafficFlow> flows;  // `phase`: the kind, of Job::traffic
   std::vector<std::pair<int, int>> ranks;    // [flow] source, target
-  std::vector<int> Steps() const;            // [flow]
 };
 
 struct PlannedFlows {
@@ -33,17 +27,14 @@ struct PlannedFlows {
   topology::PathPlan plan;
 };
 
-// `at_once`: all kinds run together, in the phase of the first, and without steps, unless it is the
-// only one. Errors are the planner's.
-absl::StatusOr<PlannedFlows> PlanFlows(const topology::PathPlanner& planner, const Input& input,
-                                       const Placed& placed, absl::Span<const size_t> kinds,
-                                       bool at_once);
+// `at_once`: all kinds run together, in the phase of the first. Errors are the planner's.
+absl::StatusOr<PlannedFlows> PlanFlows(const topology::PathPlanner& planner, const Placed& placed,
+                                       absl::Span<const size_t> kinds, bool at_once);
 
-// Seconds that the plan takes for a kind of traffic: those of its fullest link. `steps`: that its
-// flows have.
+// Seconds that the plan takes for a kind of traffic: those of its fullest link.
 struct TrafficRow {
   std::string name;
-  int flows = 0, subflows = 1, steps = 0;
+  int flows = 0, subflows = 1;
   double before = 0, after = 0, mean = 0, bound = 0;
   std::string bound_reason;
 };

@@ -24,7 +24,10 @@ using topology::SeenNic;
 
 constexpr int kDistancePorts = 3;
 constexpr size_t kDistancePeersMost = 512;  // that one NIC asks for their distance
+constexpr size_t kOtherRailPeers = 8;       // that one NIC asks at their other NICs
+constexpr int kOtherRailTries = 2;          // without an answer, of one number of NIC
 constexpr int kProbeBytes = 100;            // on the wire, at most
+constexpr int kQuestionsOfFlow = 4;         // its record, and three switches
 constexpr absl::Duration kLldpMost = absl::Seconds(5);
 
 const char kFooter[] = R"(Runs on the hosts of a job, a rank at least on each:
@@ -66,16 +69,28 @@ Told PairsOf(JobHosts& job) {
     const SeenNic own{job.own(), static_cast<int>(nic)};
     const size_t hosts = job.hosts().size();
     const size_t peers = std::min(hosts - 1, kDistancePeersMost);
+    std::map<size_t, int> unreached;  // hosts, by their NIC
     for (size_t step = 1; step <= peers; ++step) {
       const size_t other = (static_cast<size_t>(job.own()) + step) % hosts;
-      if (nic >= job.hosts()[other].addresses.size()) continue;
-      const SeenNic target{static_cast<int>(other), own.nic};
-      absl::StatusOr<topology::Reached> reached = topology::Reach(
-          job.Options(own, target), job.DrawPorts(kDistancePorts, step), job.statistics());
-      if (!reached.ok()) out.Fail(reached.status());
-      const bool heard = reached.ok() && reached->heard;
-      out.rows.push_back({own.nic, other, heard, heard ? reached->routers : 0,
-                          heard ? absl::ToDoubleMicroseconds(reached->rtt) : 0});
+      // NICs of other numbers may be under the same leaf, which a few hosts tell; they may also be
+      // on a rail that this NIC cannot reach, which is no failure.
+      for (size_t there = 0; there < job.hosts()[other].addresses.size(); ++there) {
+        const bool is_same_rail = there == nic;
+        if (!is_same_rail && (step > kOtherRailPeers || unreached[there] >= kOtherRailTries)) {
+          continue;
+        }
+        const SeenNic target{static_cast<int>(other), static_cast<int>(there)};
+        absl::StatusOr<topology::Reached> reached = topology::Reach(
+            job.Options(own, target), job.DrawPorts(kDistancePorts, step), job.statistics());
+        if (!reached.ok()) out.Fail(reached.status());
+        const bool heard = reached.ok() && reached->heard;
+        if (!is_same_rail && !heard) {
+          ++unreached[there];
+          continue;
+        }
+        out.rows.push_back({own.nic, other, there, heard, heard ? reached->routers : 0,
+                            heard ? absl::ToDoubleMicroseconds(reached->rtt) : 0});
+      }
     }
   }
   return out;
@@ -86,10 +101,10 @@ void TakePairs(const std::vector<json>& all, topology::SeenFabric& seen) {
     for (const json& row : all[host]) {
       topology::SeenPair pair;
       pair.source = {static_cast<int>(host), row[0]};
-      pair.target = {row[1], row[0]};
-      pair.heard = row[2];
-      pair.routers = row[3];
-      pair.rtt = absl::Microseconds(row[4].get<double>());
+      pair.target = {row[1], row[2]};
+      pair.heard = row[3];
+      pair.routers = row[4];
+      pair.rtt = absl::Microseconds(row[5].get<double>());
       seen.pairs.push_back(pair);
     }
   }
@@ -255,11 +270,18 @@ absl::Status DiscoverCommand::Discover(JobHosts& job, const topology::InferOptio
   const size_t hosts = job.hosts().size();
   WEFT_ASSIGN_OR_RETURN(LoadProbing load, LoadProbing::Make(job, load_, words_.ports));
   if (job.rank() == 0) {
-    absl::PrintF("%d hosts; each sends at most %d probes, of up to %d bytes\n", hosts,
-                 words_.rounds *
-                     (kDistancePorts * static_cast<int>(std::min(hosts - 1, kDistancePeersMost)) +
-                      words_.ports * static_cast<int>(hosts - 1) * 4),
-                 kProbeBytes);
+    const int peers = static_cast<int>(std::min(hosts - 1, kDistancePeersMost));
+    const auto leaves = static_cast<int>(hosts - 1);  // of others, at most
+    const auto nics = static_cast<int>(job.interfaces().size());
+    const int most =
+        nics * words_.rounds *
+        (kDistancePorts * (peers + (nics - 1) * std::min<int>(peers, kOtherRailPeers)) +
+         words_.ports * leaves * kQuestionsOfFlow);
+    absl::PrintF(
+        "%d hosts; each sends at most %d probes, of up to %d bytes, and waits at most %s "
+        "for each: %s were all lost\n",
+        hosts, most, kProbeBytes, absl::FormatDuration(job.timeout()),
+        absl::FormatDuration(most * job.timeout()));
     std::fflush(stdout);
   }
   WEFT_ASSIGN_OR_RETURN(topology::SeenFabric seen, Look(job));

@@ -84,7 +84,24 @@ absl::StatusOr<std::vector<topology::ProbedFlow>> FlowProbing::Flows(const std::
                                                                      int ports, uint64_t salt,
                                                                      bool alike) {
   const json own = job_.own() >= 0 ? ProbeOwn(ports, salt, alike) : json();
-  WEFT_ASSIGN_OR_RETURN(std::vector<json> all, job_.Exchange(what, own));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<json> all, job_.Exchange(what, own));
+  return Gathered(all);
+}
+
+absl::StatusOr<std::vector<topology::ProbedFlow>> FlowProbing::TableFlows(
+    const std::set<NodeId>& wanted) {
+  const json own = job_.own() >= 0 ? ProbeForTables(wanted) : json();
+  WEFT_ASSIGN_OR_RETURN(const std::vector<json> all, job_.Exchange("tables", own));
+  twice_ = differing_ = 0;
+  for (const json& host : all) {
+    twice_ += host["twice"].get<int64_t>();
+    differing_ += host["differing"].get<int64_t>();
+  }
+  return Gathered(all);
+}
+
+absl::StatusOr<std::vector<topology::ProbedFlow>> FlowProbing::Gathered(
+    const std::vector<json>& all) {
   std::vector<topology::ProbedFlow> out;
   asked_ = 0;
   for (size_t host = 0; host < all.size(); ++host) {
@@ -125,6 +142,66 @@ json FlowProbing::ProbeOwn(int ports, uint64_t salt, bool alike) {
       }
     }
   }
+  return out;
+}
+
+json FlowProbing::ProbeForTables(const std::set<NodeId>& wanted) {
+  json out = {{"flows", json::array()}, {"asked", 0}, {"failed", 0},
+              {"problem", ""},          {"twice", 0}, {"differing", 0}};
+  int64_t asked = 0, failed = 0, twice = 0, differing = 0;
+  const bool is_leaf_alone = std::all_of(wanted.begin(), wanted.end(), [&](NodeId node) {
+    return known_.fabric->node(node).tier <= 1;
+  });
+  uint64_t salt = 90'000;
+  for (const auto& [own, source] : known_.endpoint) {
+    if (own.host != job_.own()) continue;
+    if (is_leaf_alone && wanted.count(LeafOf(known_, own)) == 0) continue;
+    std::vector<SeenNic> targets;
+    for (const auto& [nic, _] : known_.endpoint) {
+      if (nic.host != own.host && RoutersBetween(known_, own, nic) >= 2) targets.push_back(nic);
+    }
+    // Those that come next in order, as those of a ring are.
+    const auto next = std::upper_bound(targets.begin(), targets.end(), own);
+    std::rotate(targets.begin(), next, targets.end());
+    if (targets.size() > kTableTargetsMost) targets.resize(kTableTargetsMost);
+    for (SeenNic target : targets) {
+      const int64_t paths = known_.routes->Paths(source, known_.endpoint.at(target));
+      const int count = kTableFlows * static_cast<int>(std::min<int64_t>(paths, 16));
+      const std::vector<uint16_t> ports = job_.DrawPorts(count, ++salt);
+      topology::TraceOptions options = job_.Options(own, target);
+      options.named_flows = 0;
+      asked += count;
+      std::map<uint16_t, std::vector<std::string>> first;
+      for (int round = 0; round < 2; ++round) {
+        absl::StatusOr<std::vector<topology::TracedFlow>> flows = topology::TraceFlows(
+            options, RoutersBetween(known_, own, target), ports, job_.statistics());
+        if (!flows.ok()) {
+          ++failed;
+          out["problem"] = std::string(flows.status().message());
+          break;
+        }
+        for (const topology::TracedFlow& flow : *flows) {
+          const auto& names = flow.recorded.empty() ? flow.answered : flow.recorded;
+          if (round == 0) {
+            first[flow.source_port] = names;
+            continue;
+          }
+          const auto before = first.find(flow.source_port);
+          if (before == first.end()) continue;
+          ++twice;
+          if (before->second != names) {
+            ++differing;
+          } else {
+            out["flows"].push_back({own.nic, target.host, target.nic, flow.source_port, names});
+          }
+        }
+      }
+    }
+  }
+  out["asked"] = asked;
+  out["failed"] = failed;
+  out["twice"] = twice;
+  out["differing"] = differing;
   return out;
 }
 

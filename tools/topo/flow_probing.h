@@ -44,16 +44,28 @@ class FlowProbing {
   // `alike`: every host probes from the same ports.
   absl::StatusOr<std::vector<topology::ProbedFlow>> Flows(const std::string& what, int ports,
                                                           uint64_t salt, bool alike);
-  int64_t asked() const { return asked_; }  // flows of all hosts, in the last Flows()
+  // Every rank. For tables of the switches `wanted`: flows from every NIC whose ways may pass one
+  // of them to every NIC beyond, kTableFlows for each path between the two; each is asked for
+  // twice, and given where both answers agree. At most kTableTargetsMost targets of a NIC.
+  absl::StatusOr<std::vector<topology::ProbedFlow>> TableFlows(const std::set<NodeId>& wanted);
+  static constexpr int kTableFlows = 12;
+  static constexpr size_t kTableTargetsMost = 256;
+  int64_t asked() const { return asked_; }  // flows of all hosts, in the last call
+  // Of those of TableFlows(): answered twice, and differently.
+  int64_t twice() const { return twice_; }
+  int64_t differing() const { return differing_; }
 
  private:
   nlohmann::json ProbeOwn(int ports, uint64_t salt, bool alike);
+  nlohmann::json ProbeForTables(const std::set<NodeId>& wanted);
+  absl::StatusOr<std::vector<topology::ProbedFlow>> Gathered(
+      const std::vector<nlohmann::json>& all);
   topology::ProbedFlow Read(int host, const nlohmann::json& row) const;
 
   JobHosts& job_;
   const KnownFabric& known_;
   std::map<std::pair<topology::SeenNic, topology::SeenNic>, std::set<uint16_t>> probed_;
-  int64_t asked_ = 0;
+  int64_t asked_ = 0, twice_ = 0, differing_ = 0;
 };
 
 }  // namespace weft::topo

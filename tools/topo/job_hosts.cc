@@ -4,12 +4,19 @@
 
 #include <algorithm>
 #include <array>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
 #include <set>
+#include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/first_line.h"
 #include "base/random.h"
@@ -24,6 +31,9 @@ namespace {
 using nlohmann::json;
 
 constexpr absl::Duration kMeeting = absl::Minutes(2);
+constexpr absl::Duration kWaitUntilToldOf = absl::Seconds(5);  // then whom it is for is printed
+constexpr absl::Duration kWaitToldEvery = absl::Seconds(30);
+constexpr absl::Duration kDeadRankMost = absl::Seconds(2);  // that the others are waited for
 constexpr absl::Duration kRankZeroMost = absl::Minutes(5);  // that rank 0 computes before it tells
 constexpr double kUnknownGigabits = 10;                     // of an interface that does not say
 
@@ -51,6 +61,43 @@ double GigabitsOf(const std::string& interface) {
   const std::string text = FirstLine(absl::StrCat("/sys/class/net/", interface, "/speed"));
   return absl::SimpleAtoi(text, &megabits) && megabits > 0 ? megabits / 1000.0 : kUnknownGigabits;
 }
+
+// Says on standard error what is being waited for, when that takes long, until it is destroyed.
+class WaitTeller {
+ public:
+  explicit WaitTeller(std::function<std::string()> what)
+      : what_(std::move(what)), thread_([this] { Run(); }) {}
+  ~WaitTeller() {
+    {
+      std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  WaitTeller(const WaitTeller&) = delete;
+  WaitTeller& operator=(const WaitTeller&) = delete;
+
+ private:
+  void Run() {
+    std::unique_lock lock(mutex_);
+    absl::Duration waited;
+    for (absl::Duration next = kWaitUntilToldOf;; next = kWaitToldEvery) {
+      if (changed_.wait_for(lock, absl::ToChronoMilliseconds(next), [this] { return ends_; })) {
+        return;
+      }
+      waited += next;
+      absl::FPrintF(stderr, "weft-topo: waiting since %s, up to %s: %s\n",
+                    absl::FormatDuration(waited), absl::FormatDuration(kMeeting), what_());
+    }
+  }
+
+  const std::function<std::string()> what_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ends_ = false;
+  std::thread thread_;  // the last, as it uses all others
+};
 
 std::string HostName() {
   std::array<char, 256> name{};
@@ -98,8 +145,17 @@ absl::StatusOr<std::unique_ptr<JobHosts>> JobHosts::Meet(const ProbeWords& words
         program, " needs the hosts of a job: on each, weft-run --nnodes N --node-rank K ... -- ",
         program, " ..., or srun, mpirun or torchrun (docs/launch.md)"));
   }
-  WEFT_ASSIGN_OR_RETURN(out->store_,
-                        collectives::StoreFromEnvironment(out->environment_, kMeeting));
+  {
+    const collectives::JobEnvironment& job = out->environment_;
+    WaitTeller teller([&] {
+      return absl::StrCat("the job's store at ",
+                          job.store.empty() ? absl::StrCat(job.master_addr, ":", job.master_port,
+                                                           ", which rank 0 serves,")
+                                            : job.store,
+                          " does not answer");
+    });
+    WEFT_ASSIGN_OR_RETURN(out->store_, collectives::StoreFromEnvironment(job, kMeeting));
+  }
   absl::Status told = out->TellAddresses(words);
   if (!told.ok()) return out->Conclude(told);
   return out;
@@ -128,8 +184,14 @@ absl::Status JobHosts::TellAddresses(const ProbeWords& words) {
     }
     if (!problem.ok()) own["error"] = std::string(problem.message());
   }
-  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all,
-                        store().AllGather(Key("hosts"), rank(), ranks(), own.dump(), kMeeting));
+  WEFT_RETURN_IF_ERROR(store().Set(Key(absl::StrCat("here/", rank())), ""));
+  std::vector<std::string> all;
+  {
+    std::optional<WaitTeller> teller;
+    if (rank() == 0) teller.emplace([this] { return Missing(); });
+    WEFT_ASSIGN_OR_RETURN(all,
+                          store().AllGather(Key("hosts"), rank(), ranks(), own.dump(), kMeeting));
+  }
   std::set<std::string> names;
   bool unique = true;
   for (int rank = 0; rank < ranks(); ++rank) {
@@ -161,6 +223,20 @@ absl::Status JobHosts::TellAddresses(const ProbeWords& words) {
         "all ranks are on one host (only one has LOCAL_RANK 0): a fabric is found between hosts");
   }
   return absl::OkStatus();
+}
+
+std::string JobHosts::Missing() {
+  constexpr size_t kNamed = 16;
+  std::vector<std::string> missing;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    absl::StatusOr<bool> there = store().Check({Key(absl::StrCat("here/", rank))});
+    if (there.ok() && !*there) missing.push_back(absl::StrCat(rank));
+  }
+  const size_t count = missing.size();
+  if (count > kNamed) missing.resize(kNamed);
+  return absl::StrCat(count, " of ", ranks(),
+                      " ranks have not come: ", absl::StrJoin(missing, ", "),
+                      count > kNamed ? " ..." : "");
 }
 
 std::string JobHosts::NameOf(int rank) const {
@@ -213,7 +289,9 @@ absl::StatusOr<std::string> JobHosts::FromRankZero(const std::string& what,
 
 absl::Status JobHosts::Conclude(const absl::Status& own) {
   absl::StatusOr<std::vector<std::string>> all = store().AllGather(
-      Key("end"), rank(), ranks(), own.ok() ? "" : absl::StrCat("-", own.message()), kMeeting);
+      Key("end"), rank(), ranks(), own.ok() ? "" : absl::StrCat("-", own.message()),
+      // Where a rank was missed, it will not come to the end either.
+      absl::IsDeadlineExceeded(own) ? kDeadRankMost : kMeeting);
   servers_.clear();
   if (!own.ok()) return own;
   if (!all.ok()) return Annotate(all.status(), "waiting for all ranks to end");

@@ -43,6 +43,7 @@ class JobHosts {
   int ranks() const { return environment_.world_size; }
   int ranks_here() const { return environment_.local_world_size; }  // on this host
   uint16_t port() const { return port_; }                           // that probes go to
+  absl::Duration timeout() const { return timeout_; }               // of one answer
   int own() const { return own_; }  // number of this host; -1: another rank probes for it
   const std::vector<topology::SeenHost>& hosts() const { return hosts_; }
   collectives::Store& store() { return *store_.store; }
@@ -72,10 +73,11 @@ class JobHosts {
   std::vector<uint16_t> DrawPorts(int count, uint64_t salt, bool alike = false,
                                   const std::set<uint16_t>& but = {}) const;
   std::string Key(const std::string& what) const { return program_ + "/" + what; }
+  std::string NameOf(int rank) const;  // "rank 3 on h1"
 
  private:
   absl::Status TellAddresses(const ProbeWords& words);
-  std::string NameOf(int rank) const;  // "rank 3 on h1"
+  std::string Missing();  // "2 of 16 ranks have not come: 3, 7"
 
   std::string program_;
   collectives::JobEnvironment environment_;

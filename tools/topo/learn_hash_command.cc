@@ -29,29 +29,99 @@ using topology::SeenNic;
 const char kFooter[] =
     R"(Runs on the hosts of a job, as weft-topo discover does, with the folder that it wrote, which rank 0
 reads: weft-run ... -- weft-topo learn-hash fabric. Of each switch with a choice the hash is found that
-explains what its flows did: Linux's, its seed searched for by all ranks, or one of switch silicon's. It is
-then checked with ports that were not probed before, and written into hashes.txt. What was not found, or does
-not predict a share --right of those ports, is written as unknown.
-Exit status: 0 when all hashes were found and predict fresh ports; 1 when not; 2 for wrong usage.)";
+explains what its flows did: Linux's, its seed searched for by all ranks, or one of switch silicon's, or a
+linear map. It is then checked with ports that were not probed before, and written into hashes.txt. For a
+switch that none of them explains a table is written: the ways of some ports between all hosts, each asked
+for twice. What does not predict a share --right of fresh ports, or told nothing, is written as unknown.
+Exit status: 0 when each switch has a hash or a table, and hashes predict fresh ports; 1 when not; 2 for
+wrong usage.)";
 
 // What each switch hashes. Every rank comes to the same result.
 class Learning {
  public:
-  Learning(JobHosts& job, KnownFabric& known, absl::Time deadline, double wrong)
-      : job_(job), known_(known), deadline_(deadline), wrong_(wrong) {}
+  Learning(JobHosts& job, KnownFabric& known, absl::Duration limit, double wrong)
+      : job_(job), known_(known), limit_(limit), wrong_(wrong) {}
 
   absl::Status Learn(const std::map<NodeId, topology::SwitchChoices>& switches) {
     std::vector<NodeId> wanted;
     for (const auto& [node, _] : switches) wanted.push_back(node);
-    HashSearch search(job_, switches, wanted, wrong_);
-    WEFT_ASSIGN_OR_RETURN(const auto found, search.Run(deadline_));
-    for (const auto& [node, hash] : found) Fit(node, switches.at(node), hash);
+    std::set<NodeId> linear;
+    for (const auto& [node, one] : switches) {
+      auto fitted =
+          topology::FitLinear(static_cast<uint32_t>(one.members.size()), one.seen, wrong_);
+      if (!fitted.has_value()) continue;
+      linear.insert(node);
+      linear_.emplace(node, *std::move(fitted));
+    }
+    HashSearch search(job_, switches, wanted, linear, wrong_);
+    WEFT_ASSIGN_OR_RETURN(found_, search.Run(SystemClock().Now() + limit_));
+    for (const auto& [node, hash] : found_.hashes) Fit(node, switches.at(node), hash);
     FitLikeOthers(switches);
+    fitted_.merge(linear_);
     for (const auto& [node, one] : switches) Take(node, one);
     return absl::OkStatus();
   }
 
+  // Switches that no hash explains.
+  std::set<NodeId> Unexplained(const std::map<NodeId, topology::SwitchChoices>& switches) const {
+    std::set<NodeId> out;
+    for (const auto& [node, _] : switches) {
+      if (learned_.count(node) == 0) out.insert(node);
+    }
+    return out;
+  }
+
+  // Tables of those from what they did with `flows`.
+  absl::Status TakeTables(const std::map<NodeId, topology::SwitchChoices>& switches,
+                          const std::set<NodeId>& wanted,
+                          absl::Span<const topology::ProbedFlow> flows,
+                          const FlowProbing& probing) {
+    const auto choices = topology::ChoicesOf(*known_.routes, flows);
+    for (NodeId node : wanted) {
+      const topology::SwitchChoices& before = switches.at(node);
+      const auto found = choices.find(node);
+      if (found == choices.end() || found->second.members != before.members) continue;
+      topology::HashTable table(static_cast<uint32_t>(before.members.size()));
+      for (const topology::HashObservation& one : found->second.seen) {
+        table.Add(one.tuple, one.member);
+      }
+      // Two wrong answers of one flow agree by chance once in members - 1. With none that differ,
+      // so few that 95 of 100 such tables would have shown one.
+      const double differing = std::max<double>(1.5, static_cast<double>(probing.differing()));
+      const double one_wrong =
+          std::min(0.5, differing / static_cast<double>(std::max<int64_t>(1, 2 * probing.twice())));
+      table.SetWrong(one_wrong * one_wrong / static_cast<double>(before.members.size() - 1));
+      const std::string& name = known_.fabric->node(node).name;
+      if (job_.rank() == 0) {
+        absl::PrintF(
+            "%-10s a table of %d flows, each asked for twice; one is wrong by a chance of "
+            "%.2g\n",
+            name, table.flows(), table.wrong());
+        std::fflush(stdout);
+      }
+      topology::SwitchHashOptions options;
+      options.function = topology::HashFunction::kTable;
+      options.table = std::make_shared<const topology::HashTable>(std::move(table));
+      WEFT_ASSIGN_OR_RETURN(const topology::SwitchHash hash, topology::SwitchHash::Create(options));
+      known_.file.hashes.insert_or_assign(name, hash);
+      known_.file.unknown.erase(name);
+      tables_.insert(node);
+    }
+    return absl::OkStatus();
+  }
+  const std::set<NodeId>& tables() const { return tables_; }
+
   const std::set<NodeId>& learned() const { return learned_; }
+  // Which hashes were tried, for a switch that none of them explains.
+  std::string Tried() const {
+    if (found_.in_time) {
+      return "no known hash of switch silicon explains it, nor Linux's with any of 2^32 seeds";
+    }
+    return absl::StrFormat(
+        "the time ran out (--limit %s) when %.1f %% of Linux's 2^32 seeds had been tried; a longer "
+        "--limit or more cores try all",
+        absl::FormatDuration(limit_), 100 * found_.tried_share);
+  }
 
  private:
   // Mostly all switches are set alike.
@@ -80,7 +150,7 @@ class Learning {
     if (found == fitted_.end()) {
       known_.file.unknown.insert(name);
       if (job_.rank() == 0) {
-        absl::PrintF("%-10s not found: no hash explains its %d flows\n", name, one.seen.size());
+        absl::PrintF("%-10s not found, from %d flows: %s\n", name, one.seen.size(), Tried());
       }
       return;
     }
@@ -95,18 +165,22 @@ class Learning {
     }
     if (!same) known_.file.orders[name] = order;
     if (job_.rank() > 0) return;
+    const auto& linear = fitted.hash.options().linear;
     absl::PrintF("%-10s %s, %d of %d flows as it says; by chance 1 in 10^%.0f\n", name,
-                 topology::HashText(fitted.hash.options()), fitted.right, one.seen.size(),
-                 -fitted.chance_log10);
+                 linear == nullptr
+                     ? topology::HashText(fitted.hash.options())
+                     : absl::StrCat("a linear map of ", linear->dimensions(), " dimensions"),
+                 fitted.right, one.seen.size(), -fitted.chance_log10);
     std::fflush(stdout);
   }
 
   JobHosts& job_;
   KnownFabric& known_;
-  const absl::Time deadline_;
+  const absl::Duration limit_;
   const double wrong_;
-  std::map<NodeId, topology::FittedHash> fitted_;
-  std::set<NodeId> learned_;
+  FoundHashes found_;
+  std::map<NodeId, topology::FittedHash> fitted_, linear_;
+  std::set<NodeId> learned_, tables_;
 };
 
 // The hashes of `known`, as if those that are still unknown were of no interest.
@@ -135,8 +209,10 @@ absl::StatusOr<std::map<std::string, std::string>> ReadFiles(JobHosts& job,
 
 // Writes what was found, and as unknown what was not, or what the check does not bear out.
 absl::Status Judge(const topology::PredictionCheck& check, const std::set<NodeId>& learned,
-                   const std::map<NodeId, topology::SwitchChoices>& switches, double right_min,
-                   const std::string& folder, KnownFabric& known) {
+                   const std::set<NodeId>& tables,
+                   const std::map<NodeId, topology::SwitchChoices>& switches,
+                   const std::string& tried, double right_min, const std::string& folder,
+                   KnownFabric& known) {
   const topology::Fabric& fabric = *known.fabric;
   const absl::Status verdict = check.Verdict(fabric, learned, right_min);
   std::vector<Endpoint> nics;
@@ -157,11 +233,10 @@ absl::Status Judge(const topology::PredictionCheck& check, const std::set<NodeId
   WEFT_RETURN_IF_ERROR(WriteOutput(path, topology::HashFileText(known.file)));
   std::vector<std::string> problems;
   for (const auto& [node, one] : switches) {
-    if (learned.count(node) > 0) continue;
+    if (learned.count(node) > 0 || tables.count(node) > 0) continue;
     problems.push_back(absl::StrCat("what ", fabric.node(node).name, " hashes was not found (of ",
-                                    switches.size() - learned.size(),
-                                    " switches): neither Linux's with a seed that was tried nor a "
-                                    "known one of switch silicon"));
+                                    switches.size() - learned.size() - tables.size(),
+                                    " switches): ", tried));
     break;
   }
   if (!silent.empty()) {
@@ -228,8 +303,13 @@ absl::Status LearnHashCommand::Learn(JobHosts& job, absl::Duration limit) const 
                      " flows told which way a switch chose: routers neither record routes nor "
                      "answer by the names that hashes.txt has"));
   }
-  Learning learning(job, known, clock.Now() + limit, wrong_);
+  Learning learning(job, known, limit, wrong_);
   WEFT_RETURN_IF_ERROR(learning.Learn(switches));
+  const std::set<NodeId> unexplained = learning.Unexplained(switches);
+  if (!unexplained.empty()) {
+    WEFT_ASSIGN_OR_RETURN(const auto flows, probing.TableFlows(unexplained));
+    WEFT_RETURN_IF_ERROR(learning.TakeTables(switches, unexplained, flows, probing));
+  }
   WEFT_ASSIGN_OR_RETURN(std::vector<topology::ProbedFlow> fresh,
                         probing.Flows("fresh", check_ports_, 5000, false));
   if (job.rank() > 0) return absl::OkStatus();
@@ -237,14 +317,17 @@ absl::Status LearnHashCommand::Learn(JobHosts& job, absl::Duration limit) const 
   topology::PredictionCheck check =
       topology::CheckPredictions(*known.routes, hashes, learning.learned(), fresh);
   check.asked = probing.asked();
-  absl::PrintF(
-      "checked   %d of %d fresh ports take the path that is predicted (%.2f %%); %d were "
-      "asked\n",
-      check.flows.right, check.flows.told, 100 * check.flows.share(), check.asked);
+  if (!learning.learned().empty()) {
+    absl::PrintF(
+        "checked   %d of %d fresh ports take the path that is predicted (%.2f %%); %d were "
+        "asked\n",
+        check.flows.right, check.flows.told, 100 * check.flows.share(), check.asked);
+  }
   absl::PrintF("%d probes of this host, %d without an answer, in %.1f s\n", job.statistics().sent,
                job.statistics().lost, absl::ToDoubleSeconds(clock.Now() - begin));
   std::fflush(stdout);
-  return Judge(check, learning.learned(), switches, right_, folder_, known);
+  return Judge(check, learning.learned(), learning.tables(), switches, learning.Tried(), right_,
+               folder_, known);
 }
 
 }  // namespace weft::topo

@@ -47,7 +47,7 @@ class LearnHashCommand {
   CLI::App* command_;
   ProbeWords words_;
   std::string folder_;
-  std::string limit_ = "50s";
+  std::string limit_ = "5m";
   double wrong_ = 0.02, right_ = 0.99;
   int check_ports_ = 32;
 };

@@ -14,6 +14,8 @@ namespace {
 
 constexpr size_t kFirstLook = 96;  // observations that a candidate must explain first
 constexpr int64_t kGlance = 20;
+constexpr uint32_t kPrimeMost = 61;
+constexpr int kOpenMost = 5;
 constexpr int kConstantBits = 16;  // of the constant that a seed adds, where all must be tried
 
 constexpr std::array kFunctions = {HashFunction::kCrc16Ccitt, HashFunction::kCrc16Arc,
@@ -152,6 +154,89 @@ std::optional<uint32_t> SeedOf(HashFunction function, uint32_t fields, int width
   return seed;
 }
 
+// The prime p of 2^k p members; 0: they are not that many.
+uint32_t OddPrime(uint32_t members) {
+  const uint32_t odd = members >> std::countr_zero(members);
+  for (uint32_t i = 3; i * i <= odd; i += 2) {
+    if (odd % i == 0) return 0;
+  }
+  return odd > 1 ? odd : 0;
+}
+
+// The constant c with which flows of one member have one (hash ^ c) mod `prime`. A bit h of the
+// hash adds 2^i (h + c - 2 h c) = 2^i c + 2^i h (1 - 2 c), which is linear in h over the integers
+// modulo the prime: two flows of one member give an equation for the signs x = 1 - 2 c of all bits,
+// and enough of them leave one solution and its multiples. The lowest bits, which are alike in all
+// flows of one of 2^k p members, are open.
+class OddModulo {
+ public:
+  OddModulo(uint32_t prime, int width, int open)
+      : prime_(prime), width_(static_cast<size_t>(width)), open_(static_cast<size_t>(open)) {}
+
+  void Add(uint32_t hash, uint32_t other) {
+    std::vector<uint32_t> row(width_);
+    uint32_t power = 1;
+    for (size_t i = 0; i < width_; ++i) {
+      const uint32_t a = hash >> i & 1, b = other >> i & 1;
+      row[i] = i < open_ ? 0 : power * (a + prime_ - b) % prime_;
+      power = 2 * power % prime_;
+    }
+    for (const auto& [pivot, known] : rows_) Reduce(row, known, pivot);
+    const auto first = std::find_if(row.begin(), row.end(), [](uint32_t x) { return x != 0; });
+    if (first == row.end()) return;
+    const auto pivot = static_cast<size_t>(first - row.begin());
+    const uint32_t inverse = Inverse(*first);
+    for (uint32_t& x : row) x = x * inverse % prime_;
+    for (auto& [_, known] : rows_) Reduce(known, row, pivot);
+    rows_.emplace_back(pivot, std::move(row));
+  }
+  size_t rank() const { return rows_.size(); }
+
+  bool IsSolved() const { return rank() + 1 + open_ == width_; }
+  // All have the same effect on which flows are alike: all signs the other way, any open bits.
+  std::vector<uint32_t> Constants() const {
+    if (!IsSolved()) return {};
+    std::vector<uint32_t> x(width_, 1);  // the one bit without a row is 1
+    for (const auto& [pivot, row] : rows_) {
+      uint32_t sum = 0;
+      for (size_t i = 0; i < width_; ++i) sum += i == pivot || IsPivot(i) ? 0 : row[i];
+      x[pivot] = (prime_ - sum % prime_) % prime_;
+    }
+    uint32_t constant = 0;
+    for (size_t i = 0; i < width_; ++i) {
+      if (x[i] != 1 && x[i] != prime_ - 1) return {};
+      constant |= x[i] == 1 ? 0 : uint32_t{1} << i;
+    }
+    const auto all = static_cast<uint32_t>((uint64_t{1} << width_) - 1);
+    std::vector<uint32_t> out;
+    for (uint32_t low = 0; low < uint32_t{1} << open_; ++low) {
+      out.push_back(constant ^ low);
+      out.push_back(constant ^ low ^ all);
+    }
+    return out;
+  }
+
+ private:
+  bool IsPivot(size_t bit) const {
+    return std::any_of(rows_.begin(), rows_.end(),
+                       [&](const auto& one) { return one.first == bit; });
+  }
+  void Reduce(std::vector<uint32_t>& row, const std::vector<uint32_t>& by, size_t pivot) const {
+    const uint32_t times = prime_ - row[pivot];
+    if (row[pivot] == 0) return;
+    for (size_t i = 0; i < width_; ++i) row[i] = (row[i] + times * by[i]) % prime_;
+  }
+  uint32_t Inverse(uint32_t x) const {
+    uint32_t out = 1;
+    while (x * out % prime_ != 1) ++out;
+    return out;
+  }
+
+  const uint32_t prime_;
+  const size_t width_, open_;
+  std::vector<std::pair<size_t, std::vector<uint32_t>>> rows_;  // bit that is 1 there alone
+};
+
 }  // namespace
 
 std::optional<FittedHash> TryHash(const SwitchHash& hash, uint32_t members,
@@ -183,6 +268,7 @@ class SiliconFit {
     for (size_t i = 0; i < std::min(seen_.size(), kFirstLook); ++i) {
       hashes.push_back(RotateRight(plain.Hash(seen_[i].tuple), offset, width));
     }
+    if (auto fitted = TryOddModulo(plain, function, fields, offset)) return fitted;
     std::optional<FittedHash> best;
     for (const Selection& selection : Selections(members_, width)) {
       if (selection.constant_bits > constant_bits_most) continue;
@@ -207,6 +293,44 @@ class SiliconFit {
   }
 
  private:
+  // By modulo, of a hash of 32 bits, where all seeds would have to be tried.
+  std::optional<FittedHash> TryOddModulo(const SwitchHash& plain, HashFunction function,
+                                         uint32_t fields, int offset) const {
+    constexpr size_t kTries = 4;  // each by other flows, as some may have been seen wrongly
+    constexpr size_t kEquations = 64;
+    const uint32_t prime = OddPrime(members_);
+    const int width = plain.width();
+    const int open = std::countr_zero(members_);
+    if (prime == 0 || prime > kPrimeMost || width <= kConstantBits || open > kOpenMost) {
+      return std::nullopt;
+    }
+    const size_t count = std::min(seen_.size(), kTries * kEquations);
+    for (size_t begin = 0; begin < count; begin += kEquations) {
+      OddModulo equations(prime, width, open);
+      std::vector<std::optional<uint32_t>> first(members_);
+      for (size_t i = begin; i < std::min(seen_.size(), begin + kEquations + members_); ++i) {
+        const uint32_t hash = RotateRight(plain.Hash(seen_[i].tuple), offset, width);
+        std::optional<uint32_t>& example = first[seen_[i].member];
+        if (!example.has_value()) {
+          example = hash;
+        } else {
+          equations.Add(hash, *example);
+        }
+        if (equations.rank() + static_cast<size_t>(open) == static_cast<size_t>(width)) break;
+      }
+      for (uint32_t constant : equations.Constants()) {
+        const std::optional<uint32_t> seed =
+            SeedOf(function, fields, width, seen_[0].tuple,
+                   RotateRight(constant, (width - offset) % width, width));
+        if (!seed.has_value()) continue;
+        auto hash = SwitchHash::Create(Options(function, fields, offset, {}, *seed));
+        if (!hash.ok()) continue;
+        if (auto fitted = TryHash(*hash, members_, seen_, wrong_max_)) return fitted;
+      }
+    }
+    return std::nullopt;
+  }
+
   const uint32_t members_;
   const absl::Span<const HashObservation> seen_;
   const double wrong_max_;

@@ -1,7 +1,7 @@
 // Which hash of switch silicon (switch_hash.h) explains what was seen of a switch. CRC and
 // exclusive-or are linear, so another seed only adds a constant to the result: for each polynomial,
-// choice of fields and offset, the constants are tried, not the seeds. Linux's is searched for by
-// linux_seed.h.
+// choice of fields and offset, the constants are tried, or solved for, not the seeds. Linux's is
+// searched for by linux_seed.h. What has no known form may still be linear.
 #ifndef WEFT_TOPOLOGY_DISCOVERY_FIT_HASH_H_
 #define WEFT_TOPOLOGY_DISCOVERY_FIT_HASH_H_
 
@@ -35,6 +35,13 @@ std::optional<FittedHash> FitSilicon(uint32_t members, absl::Span<const HashObse
                                      absl::Span<const SwitchHash> before = {},
                                      double wrong_max = 0.02,
                                      const std::atomic<bool>* ends = nullptr);
+
+// A linear map that explains it (LinearHash), of an unknown polynomial or order of fields for
+// instance, if `members` is a power of two. None where what was seen does not determine one with
+// a chance of error below 10^-3: each flow beyond those that determine it agrees by chance once in
+// `members`.
+std::optional<FittedHash> FitLinear(uint32_t members, absl::Span<const HashObservation> seen,
+                                    double wrong_max = 0.02);
 
 }  // namespace weft::topology
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <utility>
 
 #include "base/random.h"
 #include "base/status.h"
@@ -49,9 +51,63 @@ std::optional<FittedHash> ExplainSwitch(uint32_t members, absl::Span<const HashO
   };
   if (auto fitted = try_linux(1, std::min(kFirstSeeds, linux_seeds))) return fitted;
   if (auto fitted = FitSilicon(members, seen, before, wrong_max)) return fitted;
+  if (auto fitted = FitLinear(members, seen, wrong_max)) return fitted;
   if (linux_seeds <= kFirstSeeds) return std::nullopt;
   return try_linux(kFirstSeeds, linux_seeds - kFirstSeeds);
 }
+
+namespace {
+
+// The tables of switches that are not explained, by flows between all NICs.
+absl::Status AskForTables(const Routes& routes, const FabricHashes& box,
+                          const LearnBoxOptions& options, Random& random,
+                          const std::map<NodeId, Box>& boxes, LearnedBox& out) {
+  const Fabric& fabric = routes.fabric();
+  const std::vector<Endpoint> endpoints = fabric.Endpoints();
+  const auto count = static_cast<int64_t>(endpoints.size());
+  if (out.known.unknown.empty() || count * count > options.table_pairs) return absl::OkStatus();
+  std::map<NodeId, HashTable> tables;
+  for (const std::string& name : out.known.unknown) {
+    WEFT_ASSIGN_OR_RETURN(const NodeId node, fabric.Find(name));
+    tables.emplace(node, HashTable(static_cast<uint32_t>(boxes.at(node).members.size())));
+  }
+  for (Endpoint source : endpoints) {
+    for (Endpoint target : endpoints) {
+      if (source.host == target.host || routes.Hops(source, target) < 0) continue;
+      const int64_t flows =
+          std::min<int64_t>(routes.Paths(source, target), 32) * options.table_flows;
+      for (int64_t i = 0; i < flows && routes.Paths(source, target) > 1; ++i) {
+        const FiveTuple tuple =
+            box.Tuple(source, target, static_cast<uint16_t>(0xC000 + random.Below(0x4000)),
+                      kRoceTargetPort, kProtocolUdp);
+        WEFT_ASSIGN_OR_RETURN(const auto path, box.Path(routes, source, target, tuple));
+        ++out.flows;
+        for (size_t hop = 1; hop < path.size(); ++hop) {
+          const auto table = tables.find(fabric.link(path[hop]).source);
+          if (table == tables.end()) continue;
+          const std::vector<LinkId>& members = boxes.at(table->first).members;
+          const auto member = std::find(members.begin(), members.end(), path[hop]);
+          if (member == members.end()) continue;
+          table->second.Add(tuple, static_cast<uint32_t>(member - members.begin()));
+        }
+      }
+    }
+  }
+  for (auto& [node, table] : tables) {
+    if (table.flows() == 0) continue;
+    SwitchHashOptions hash;
+    hash.function = HashFunction::kTable;
+    hash.table = std::make_shared<const HashTable>(std::move(table));
+    const std::string& name = fabric.node(node).name;
+    WEFT_ASSIGN_OR_RETURN(const SwitchHash made, SwitchHash::Create(hash));
+    out.known.hashes.insert_or_assign(name, made);
+    out.known.unknown.erase(name);
+    ++out.tables;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<LearnedBox> LearnBox(const Routes& routes, const FabricHashes& box,
                                     const LearnBoxOptions& options) {
@@ -91,7 +147,11 @@ absl::StatusOr<LearnedBox> LearnBox(const Routes& routes, const FabricHashes& bo
       out.known.unknown.insert(name);
       continue;
     }
-    if (found.size() < 16) found.push_back(fitted->hash);
+    if (!fitted->hash.KnowsAll()) {
+      ++out.linear;
+    } else if (found.size() < 16) {
+      found.push_back(fitted->hash);
+    }
     out.known.hashes.insert_or_assign(name, fitted->hash);
     std::vector<std::string> order;
     bool same = true;
@@ -101,6 +161,7 @@ absl::StatusOr<LearnedBox> LearnBox(const Routes& routes, const FabricHashes& bo
     }
     if (!same) out.known.orders[name] = std::move(order);
   }
+  WEFT_RETURN_IF_ERROR(AskForTables(routes, box, options, random, boxes, out));
   return out;
 }
 

@@ -19,16 +19,23 @@ struct LearnBoxOptions {
   uint64_t linux_seeds = uint64_t{1} << 22;  // tried, from 1 on, of switches that no other explains
   double wrong_max = 0.02;                   // share of flows that a hash may fail to explain
   uint64_t seed = 1;                         // of the flows
+  // Where a switch is not explained, so many flows are asked for between each two NICs for every
+  // path between them, for its table; nothing is where there are more than `table_pairs` of NICs.
+  int table_flows = 12;
+  int64_t table_pairs = 1 << 16;
 };
 
 struct LearnedBox {
-  HashFile known;  // hashes and orders of the switches that were explained; `unknown`: the others
-  int64_t flows = 0;
-  int switches = 0;  // with a choice
+  // Hashes and orders of the switches that were explained, tables of others. `unknown`: the rest.
+  HashFile known;
+  int64_t flows = 0;  // asked, those of tables too
+  int switches = 0;   // with a choice
+  int linear = 0;     // of those: explained by a linear map alone
+  int tables = 0;     // by a table of flows alone
 };
 
-// The hash that explains what one switch did: one of `before`, those of switch silicon, or Linux's
-// with a seed up to `linux_seeds`.
+// The hash that explains what one switch did: one of `before`, those of switch silicon, Linux's
+// with a seed up to `linux_seeds`, or a linear map.
 std::optional<FittedHash> ExplainSwitch(uint32_t members, absl::Span<const HashObservation> seen,
                                         absl::Span<const SwitchHash> before, uint64_t linux_seeds,
                                         double wrong_max);

@@ -88,7 +88,7 @@ PredictionCheck CheckPredictions(const Routes& routes, const FabricHashes& hashe
     ++out.asked;
     bool told = false, right = true;
     EachChoice(routes, flow, [&](NodeId at, absl::Span<const LinkId> next, NodeId after) {
-      if (learned.count(at) == 0) return;
+      if (learned.count(at) == 0 || !hashes.Knows(at, flow.tuple, next.size())) return;
       const LinkId predicted = next[hashes.Choose(at, flow.tuple, next)];
       const bool agrees = fabric.link(predicted).target == after;
       Tally& tally = out.nodes[at];

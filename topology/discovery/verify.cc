@@ -69,12 +69,18 @@ class NicVerifier {
                       std::string& example) {
     ++tries_;
     const Endpoint target = targets_[random.Below(targets_.size())];
-    const auto port = static_cast<uint16_t>(0xC000 + random.Below(0x3000));
-    const FiveTuple tuple = hashes_.Tuple(source_, target, port, kRoceTargetPort, kProtocolUdp);
+    auto port = static_cast<uint16_t>(0xC000 + random.Below(0x3000));
+    FiveTuple tuple = hashes_.Tuple(source_, target, port, kRoceTargetPort, kProtocolUdp);
+    if (!hashes_.KnowsAll()) {
+      const std::vector<uint16_t> known = hashes_.TablePorts(tuple);
+      if (!known.empty()) tuple.source_port = port = known[random.Below(known.size())];
+    }
     WEFT_ASSIGN_OR_RETURN(std::vector<LinkId> path, hashes_.Path(routes_, source_, target, tuple));
     for (size_t i = 1; i + 1 < path.size(); ++i) {
       const NodeId at = fabric_.link(path[i]).source, planned = fabric_.link(path[i]).target;
       const auto next = routes_.Next(at, target);
+      // Behind a switch that may do otherwise the way is not known.
+      if (next.size() > 1 && !hashes_.Knows(at, tuple, next.size())) break;
       if (!HasChoice(next)) continue;
       VerifiedTier& tier = TierOf(at);
       if (!Wanted(tier)) continue;

@@ -59,6 +59,22 @@ const IpAddress& FabricHashes::address(Endpoint endpoint) const {
   return found->second;
 }
 
+void FabricHashes::SetHash(NodeId node, const SwitchHash& hash) {
+  hashes_[node.index()] = hash;
+  learned_.erase(node);
+  if (!hash.KnowsAll()) learned_.insert(node);
+}
+
+std::vector<uint16_t> FabricHashes::TablePorts(const FiveTuple& tuple) const {
+  std::set<uint16_t> out;
+  for (NodeId node : learned_) {
+    const auto& table = hashes_[node.index()].options().table;
+    if (table == nullptr) continue;
+    for (uint16_t port : table->Ports(tuple)) out.insert(port);
+  }
+  return {out.begin(), out.end()};
+}
+
 void FabricHashes::SetOrder(NodeId node, absl::Span<const NodeId> neighbours) {
   auto& order = orders_[node];
   order.clear();

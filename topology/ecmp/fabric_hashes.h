@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -35,7 +36,7 @@ class FabricHashes {
   // 16 NICs, or there are more than a million hosts.
   static absl::StatusOr<FabricHashes> Create(const Fabric& fabric, uint32_t seed = 1);
 
-  void SetHash(NodeId node, const SwitchHash& hash) { hashes_[node.index()] = hash; }
+  void SetHash(NodeId node, const SwitchHash& hash);
   void SetAddress(Endpoint endpoint, const IpAddress& address) { addresses_[endpoint] = address; }
   // Equal next hops of `node` that lead to an earlier one of `neighbours` stand before those that
   // lead to a later one; those to others come last, by id.
@@ -48,6 +49,15 @@ class FabricHashes {
   // tier, pod and plane that those of `next` lead to; members that are not in `next` count as
   // failed, and flows on the others stay.
   size_t Choose(NodeId at, const FiveTuple& tuple, absl::Span<const LinkId> next) const;
+
+  // Whether Choose() of `count` next hops is what the switch does (SwitchHash::Knows).
+  bool Knows(NodeId at, const FiveTuple& tuple, size_t count) const {
+    return hashes_[at.index()].Knows(tuple, count);
+  }
+  bool KnowsAll() const { return learned_.empty(); }
+  // Source ports with which tables of switches know flows like `tuple`, ascending; each port stands
+  // in one table at least.
+  std::vector<uint16_t> TablePorts(const FiveTuple& tuple) const;
 
   FiveTuple Tuple(Endpoint source, Endpoint target, uint16_t source_port, uint16_t target_port,
                   uint8_t protocol) const;
@@ -71,6 +81,7 @@ class FabricHashes {
   size_t InOrder(NodeId at, absl::Span<const LinkId> next, size_t index) const;
   const Fabric* fabric_;
   std::vector<SwitchHash> hashes_;  // by node
+  std::set<NodeId> learned_;        // nodes whose hash does not know all flows
   absl::flat_hash_map<Endpoint, IpAddress> addresses_;
   std::map<NodeId, std::map<NodeId, size_t>> orders_;  // rank of each neighbour, where it is given
 };

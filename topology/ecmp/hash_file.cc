@@ -1,5 +1,7 @@
 #include "topology/ecmp/hash_file.h"
 
+#include <memory>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -136,11 +138,6 @@ absl::StatusOr<HashFile> LoadHashFile(const std::string& words) {
 absl::StatusOr<FabricHashes> MakeHashes(const Fabric& fabric, const HashFile& file,
                                         absl::string_view origin) {
   WEFT_ASSIGN_OR_RETURN(FabricHashes hashes, FabricHashes::Create(fabric));
-  if (!file.unknown.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(origin, ": what ", *file.unknown.begin(), " hashes is unknown (",
-                     file.unknown.size(), " switches), so its flows' paths cannot be planned"));
-  }
   if (auto all = file.hashes.find("*"); all != file.hashes.end()) {
     for (int i = 0; i < fabric.nodes(); ++i) hashes.SetHash(NodeId(i), all->second);
   }
@@ -149,6 +146,15 @@ absl::StatusOr<FabricHashes> MakeHashes(const Fabric& fabric, const HashFile& fi
     absl::StatusOr<NodeId> node = fabric.Find(name);
     if (!node.ok()) return Foreign(origin, node.status());
     hashes.SetHash(*node, hash);
+  }
+  SwitchHashOptions nothing;
+  nothing.function = HashFunction::kTable;
+  nothing.table = std::make_shared<const HashTable>(0);
+  WEFT_ASSIGN_OR_RETURN(const SwitchHash unknown, SwitchHash::Create(nothing));
+  for (const std::string& name : file.unknown) {
+    absl::StatusOr<NodeId> node = fabric.Find(name);
+    if (!node.ok()) return Foreign(origin, node.status());
+    hashes.SetHash(*node, unknown);
   }
   for (const auto& [name, neighbours] : file.orders) {
     absl::StatusOr<NodeId> node = fabric.Find(name);

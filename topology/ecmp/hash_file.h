@@ -6,8 +6,9 @@
 //   address h0 0 10.1.0.1            of NIC 0
 //   hash leaf0 linux:seed=1000       hash_text.h; "*": all that have no line of their own
 //   order leaf0 spine1 spine0        where it is not that of the fabric file
-//   unknown leaf2                    its hash was looked for and not found: nothing is planned by
-//   it router 10.2.0.1 spine0           a name that a switch has when it is probed
+//   hash leaf1 table:members=4,...   the next hops of single flows (learned_hash.h)
+//   unknown leaf2                    nothing is known of what it hashes, and nothing planned by it
+//   router 10.2.0.1 spine0           a name that a switch has when it is probed
 #ifndef WEFT_TOPOLOGY_ECMP_HASH_FILE_H_
 #define WEFT_TOPOLOGY_ECMP_HASH_FILE_H_
 
@@ -38,9 +39,9 @@ std::string HashFileText(const HashFile& file);
 absl::StatusOr<HashFile> LoadHashFile(const std::string& words);
 
 // Hashes of all nodes and addresses of all NICs; those that the file lacks are as
-// FabricHashes::Create() makes them, but that hosts hash as "*". FailedPrecondition: the file names
-// what the fabric lacks or a hash that was not found, or only some hosts have addresses; `origin`
-// is the file.
+// FabricHashes::Create() makes them, but that hosts hash as "*"; an unknown switch knows no flow
+// (SwitchHash::Knows). FailedPrecondition: the file names what the fabric lacks, or only some hosts
+// have addresses; `origin` is the file.
 absl::StatusOr<FabricHashes> MakeHashes(const Fabric& fabric, const HashFile& file,
                                         absl::string_view origin);
 

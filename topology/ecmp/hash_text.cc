@@ -65,6 +65,20 @@ absl::StatusOr<SwitchHash> ParseHash(absl::string_view text) {
   std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(text, absl::MaxSplits(':', 1));
   SwitchHashOptions options;
+  if (parts.first == "table") {
+    absl::StatusOr<HashTable> table = HashTable::Parse(parts.second);
+    if (!table.ok()) return Annotate(table.status(), "hash \"table:...\"");
+    options.function = HashFunction::kTable;
+    options.table = std::make_shared<const HashTable>(*std::move(table));
+    return SwitchHash::Create(options);
+  }
+  if (parts.first == "linear") {
+    absl::StatusOr<LinearHash> linear = LinearHash::Parse(parts.second);
+    if (!linear.ok()) return Annotate(linear.status(), "hash \"linear:...\"");
+    options.function = HashFunction::kLinear;
+    options.linear = std::make_shared<const LinearHash>(*std::move(linear));
+    return SwitchHash::Create(options);
+  }
   absl::StatusOr<HashFunction> function =
       ParseHashFunction(parts.first == "crc16" ? "crc16-ccitt" : parts.first);
   if (!function.ok()) return Bad(text, function.status().message());
@@ -82,6 +96,8 @@ absl::StatusOr<SwitchHash> ParseHash(absl::string_view text) {
 }
 
 std::string HashText(const SwitchHashOptions& options) {
+  if (options.table != nullptr) return absl::StrCat("table:", options.table->ToString());
+  if (options.linear != nullptr) return absl::StrCat("linear:", options.linear->ToString());
   const bool is_linux = options.function == HashFunction::kLinux;
   std::string text = absl::StrFormat("%s:seed=%d,fields=0x%x", ToString(options.function),
                                      options.seed, options.fields);

@@ -2,6 +2,8 @@
 //
 //   linux:seed=1000              also policy=3, fields=0x37
 //   crc16-ccitt:seed=7,offset=3  also select=modulo|threshold|resilient, buckets=256, fields=0x37
+//   linear:bits=2,origin=...     learned, as learned_hash.h writes it
+//   table:members=4,wrong=...    likewise
 //
 // "crc16" is crc16-ccitt. What is not said has SwitchHashOptions' value; Linux selects by
 // threshold.

@@ -20,12 +20,13 @@ namespace {
 
 constexpr size_t kLanes = 8;
 constexpr size_t kBatch = 4096;  // seeds of one call
-// What is left of 2^11 seeds is looked at one by one.
-constexpr double kDecidingBits = 11;
+// Of 2^16 seeds one is looked at with all that was seen.
+constexpr double kDecidingBits = 16;
 constexpr size_t kAlikeMost = 12, kAlikeLeast = 4;
 constexpr size_t kHeadWords = 3;  // the same in all flows of a protocol
-constexpr size_t kGlance = 64;    // observations that are looked at before all are
-constexpr int64_t kGlanceWrong = 3;
+constexpr size_t kWordsMost = 10;
+constexpr size_t kGlance = 64;  // observations that are looked at before all are
+constexpr double kGlanceWrong = 3;
 
 // As wide as the widest registers. Everything that takes or gives one is inlined, so that how such
 // values are passed does not matter.
@@ -38,11 +39,12 @@ static_assert(kBatch % kWordLanes == 0);
 
 uint64_t PortBytes(uint16_t port) { return static_cast<uint64_t>(port << 8 | port >> 8) & 0xFFFF; }
 
+WEFT_INLINE Lanes Rotate(Lanes value, int bits) { return value << bits | value >> (64 - bits); }
+
+// SipHash of kLanes seeds.
 struct SipState {
   Lanes v0, v1, v2, v3;
 };
-
-WEFT_INLINE Lanes Rotate(Lanes value, int bits) { return value << bits | value >> (64 - bits); }
 
 WEFT_INLINE void Round(SipState& s) {
   s.v0 += s.v1;
@@ -57,26 +59,49 @@ WEFT_INLINE void Round(SipState& s) {
   s.v2 = Rotate(s.v2, 32);
 }
 
-WEFT_INLINE void Feed(SipState& s, uint64_t word) {
-  s.v3 ^= word;
-  Round(s);
-  Round(s);
-  s.v0 ^= word;
+// The last round, and the exclusive-or of the four words, in which v0 cancels out.
+WEFT_INLINE Lanes LastRound(SipState s) {
+  s.v0 += s.v1;
+  s.v2 += s.v3;
+  s.v1 = Rotate(s.v1, 13) ^ s.v0;
+  s.v3 = Rotate(s.v3, 16) ^ s.v2;
+  s.v2 += s.v1;
+  return Rotate(s.v1, 17) ^ s.v2 ^ Rotate(s.v2, 32) ^ Rotate(s.v3, 21);
 }
 
-WEFT_INLINE SipState Begin(Lanes seed, const uint64_t* head) {
+// Two independent chains, so that one computes while the other waits for its results.
+struct SipPair {
+  SipState a, b;
+};
+
+WEFT_INLINE SipState Keyed(Lanes seed) {
   const Lanes key = seed | seed << 32;
-  SipState s{key ^ 0x736f6d6570736575, key ^ 0x646f72616e646f6d, key ^ 0x6c7967656e657261,
-             key ^ 0x7465646279746573};
-  for (size_t i = 0; i < kHeadWords; ++i) Feed(s, head[i]);
-  return s;
+  return {key ^ 0x736f6d6570736575, key ^ 0x646f72616e646f6d, key ^ 0x6c7967656e657261,
+          key ^ 0x7465646279746573};
 }
 
-WEFT_INLINE Lanes Finish(SipState s, const uint64_t* tail, size_t count) {
-  for (size_t i = 0; i < count; ++i) Feed(s, tail[i]);
-  s.v2 ^= 0xff;
-  for (int i = 0; i < 4; ++i) Round(s);
-  return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
+WEFT_INLINE void Feed(SipPair& s, uint64_t word) {
+  s.a.v3 ^= word;
+  s.b.v3 ^= word;
+  for (int i = 0; i < 2; ++i) {
+    Round(s.a);
+    Round(s.b);
+  }
+  s.a.v0 ^= word;
+  s.b.v0 ^= word;
+}
+
+WEFT_INLINE void Finish(SipPair s, uint32_t* hashes) {
+  s.a.v2 ^= 0xff;
+  s.b.v2 ^= 0xff;
+  for (int i = 0; i < 3; ++i) {
+    Round(s.a);
+    Round(s.b);
+  }
+  const HalfLanes a = __builtin_convertvector(LastRound(s.a), HalfLanes);
+  const HalfLanes b = __builtin_convertvector(LastRound(s.b), HalfLanes);
+  std::memcpy(hashes, &a, sizeof(a));
+  std::memcpy(hashes + kLanes, &b, sizeof(b));
 }
 
 WEFT_INLINE WordLanes Turned(WordLanes value, int bits) {
@@ -103,23 +128,34 @@ WEFT_INLINE Lanes Widened(const uint32_t* values) {
   return __builtin_convertvector(half, Lanes);
 }
 
-// Flows of one protocol and family, as HashSeeds() reads them: `words` each, one behind the other.
+// Flows of one protocol and family, as HashSeeds() reads them: `words_each` words each, one behind
+// the other, sorted. common[flow]: its words that are those of the flow before, kHeadWords at least
+// and not all; of the first flow 0. `kept`: bit d is set where any flow has d words in common.
 struct FlowTable {
   const uint64_t* words = nullptr;
+  const uint8_t* common = nullptr;
   size_t words_each = 0, flows = 0;
+  uint32_t kept = 0;
   bool mixes = false;
 };
 
-// hashes[flow * count + seed]: 32 bits. `count` is a multiple of kWordLanes.
+// hashes[flow * count + seed]: 32 bits. `count` is a multiple of kWordLanes. What neighbouring
+// flows have in common is computed once.
 WEFT_BY_PROCESSOR void HashSeeds(const uint32_t* seeds, size_t count, const FlowTable& table,
                                  uint32_t* hashes) {
-  for (size_t i = 0; i < count; i += kLanes) {
-    const SipState state = Begin(Widened(seeds + i), table.words);
+  std::array<SipPair, kWordsMost> after;  // NOLINT: [words fed]; written before it is read
+  for (size_t i = 0; i < count; i += kWordLanes) {
     for (size_t flow = 0; flow < table.flows; ++flow) {
-      const Lanes hash = Finish(state, table.words + flow * table.words_each + kHeadWords,
-                                table.words_each - kHeadWords);
-      const HalfLanes low = __builtin_convertvector(hash, HalfLanes);
-      std::memcpy(hashes + flow * count + i, &low, sizeof(low));
+      const uint64_t* words = table.words + flow * table.words_each;
+      size_t fed = table.common[flow];
+      SipPair state = fed > 0
+                          ? after[fed]
+                          : SipPair{Keyed(Widened(seeds + i)), Keyed(Widened(seeds + i + kLanes))};
+      while (fed < table.words_each) {
+        Feed(state, words[fed++]);
+        if ((table.kept >> fed & 1) != 0) after[fed] = state;
+      }
+      Finish(state, hashes + flow * count + i);
     }
   }
   for (size_t i = 0; table.mixes && i < table.flows * count; i += kWordLanes) {
@@ -132,12 +168,15 @@ WEFT_BY_PROCESSOR void HashSeeds(const uint32_t* seeds, size_t count, const Flow
 
 // The index that each hash gives among `members`; differs[i] |= whether that is not wanted[i].
 // `first`: gives `wanted`, and clears `differs`.
-WEFT_BY_PROCESSOR void CompareIndexes(const uint32_t* hashes, size_t count, uint64_t members,
+WEFT_BY_PROCESSOR void CompareIndexes(const uint32_t* hashes, size_t count, uint32_t members,
                                       bool first, uint32_t* wanted, uint32_t* differs) {
-  for (size_t i = 0; i < count; i += kLanes) {
-    const Lanes wide = (Widened(hashes + i) >> 1) * members >> 31;
-    const HalfLanes index = __builtin_convertvector(wide, HalfLanes);
-    HalfLanes other = index, so_far = index ^ index;
+  for (size_t i = 0; i < count; i += kWordLanes) {
+    WordLanes hash;
+    std::memcpy(&hash, hashes + i, sizeof(hash));
+    hash >>= 1;
+    // (hash * members) >> 31, in halves that 32 bits hold.
+    const WordLanes index = ((hash >> 15) * members + ((hash & 0x7FFF) * members >> 15)) >> 16;
+    WordLanes other = index, so_far = index ^ index;
     if (!first) {
       std::memcpy(&other, wanted + i, sizeof(other));
       std::memcpy(&so_far, differs + i, sizeof(so_far));
@@ -223,79 +262,188 @@ LinuxSeedSearch::LinuxSeedSearch(std::vector<LinuxRouter> routers, int attempt)
   MakePlans();
 }
 
-void LinuxSeedSearch::MakePlans() {
-  using Class = std::vector<Words>;  // flows of one member, at each of one or two routers
-  std::vector<std::map<Words, uint32_t>> member(routers_.size());
-  for (size_t router = 0; router < routers_.size(); ++router) {
-    for (const HashObservation& one : routers_[router].seen) {
-      if (one.member < routers_[router].members) member[router][WordsOf(one.tuple)] = one.member;
+// Joins each router with the one that saw most of the same flows, and chooses the flows.
+class LinuxSeedSearch::Planner {
+ public:
+  Planner(const std::vector<LinuxRouter>& routers, int attempt)
+      : routers_(routers), attempt_(static_cast<size_t>(attempt)), member_(routers.size()) {
+    for (size_t router = 0; router < routers.size(); ++router) {
+      for (const HashObservation& one : routers[router].seen) {
+        if (one.member < routers[router].members) member_[router][WordsOf(one.tuple)] = one.member;
+      }
     }
   }
-  const auto largest = [](std::map<std::pair<uint32_t, uint32_t>, Class> classes) {
-    Class out;
-    for (auto& [_, flows] : classes) {
-      if (flows.size() > out.size()) out = std::move(flows);
+
+  std::vector<Group> Make() {
+    MakeGroups();
+    ChooseByPorts();
+    for (Draft& draft : drafts_) {
+      if (draft.chosen == nullptr) ChooseLargest(draft);
+    }
+    std::vector<Group> out;
+    for (const Draft& draft : drafts_) {
+      if (draft.chosen != nullptr) out.push_back(Finished(draft));
     }
     return out;
+  }
+
+ private:
+  using Class = std::vector<Words>;  // sorted flows of one member, at each of one or two routers
+  struct Draft {
+    std::vector<size_t> routers;  // one or two, with as many members
+    size_t joint = 0;             // flows wanted
+    std::map<std::pair<uint32_t, uint32_t>, Class> classes;
+    const Class* chosen = nullptr;
+    size_t first = 0;  // of chosen: the first of the joint flows
   };
-  const auto rotate = [&](Class& flows, size_t by) {
-    if (flows.empty()) return;
-    const size_t begin = static_cast<size_t>(attempt_) * by % flows.size();
-    std::rotate(flows.begin(), flows.begin() + static_cast<ptrdiff_t>(begin), flows.end());
-  };
-  plans_.assign(routers_.size(), {});
-  std::vector<char> done(routers_.size());
-  const auto plan = [&](size_t router, const Class& shared, size_t first_joint, size_t joint) {
-    done[router] = 1;
-    Plan& out = plans_[router];
-    for (size_t i = 0; i < joint; ++i) out.joint.push_back(first_joint + i);
-    // The rest: what took the same member as the shared ones, as long as there is some.
-    const uint32_t wanted = member[router].at(shared[0]);
-    Class rest;
-    for (const auto& [words, at] : member[router]) {
-      const bool is_joint =
-          std::find(shared.begin(), shared.begin() + static_cast<ptrdiff_t>(joint), words) !=
-          shared.begin() + static_cast<ptrdiff_t>(joint);
-      if (at == wanted && !is_joint && words.count == shared[0].count) rest.push_back(words);
+
+  std::map<std::pair<uint32_t, uint32_t>, Class> Classes(size_t router, size_t other) const {
+    std::map<std::pair<uint32_t, uint32_t>, Class> out;
+    for (const auto& [words, at] : member_[router]) {
+      auto there = member_[other].find(words);
+      if (there != member_[other].end()) out[{at, there->second}].push_back(words);
     }
-    rotate(rest, kAlikeMost);
-    const size_t alike = AlikeWanted(routers_[router].members);
-    for (size_t i = 0; i < rest.size() && joint + out.later.size() < alike; ++i) {
-      out.later.push_back(rest[i]);
-    }
-  };
-  for (size_t router = 0; router < routers_.size(); ++router) {
-    if (done[router] || routers_[router].members < 2) continue;
-    // With whom it shares most flows that took one member at either.
-    Class best;
-    size_t partner = router;
-    for (size_t other = router + 1; other < routers_.size(); ++other) {
-      if (done[other] || routers_[other].members < 2) continue;
-      std::map<std::pair<uint32_t, uint32_t>, Class> classes;
-      for (const auto& [words, at] : member[router]) {
-        auto there = member[other].find(words);
-        if (there != member[other].end()) classes[{at, there->second}].push_back(words);
+    return out;
+  }
+
+  // Flows of a class that can be chosen: of one router alone, enough to decide.
+  static size_t Least(const Draft& draft) {
+    return draft.routers.size() > 1 ? draft.joint : std::max(draft.joint, kAlikeLeast);
+  }
+
+  static size_t Largest(const std::map<std::pair<uint32_t, uint32_t>, Class>& classes) {
+    size_t out = 0;
+    for (const auto& [_, flows] : classes) out = std::max(out, flows.size());
+    return out;
+  }
+
+  void MakeGroups() {
+    std::vector<char> done(routers_.size());
+    for (size_t router = 0; router < routers_.size(); ++router) {
+      const uint32_t members = routers_[router].members;
+      if (done[router] || members < 2) continue;
+      Draft draft;
+      draft.routers = {router};
+      size_t most = JointWanted(members, true) - 1;
+      for (size_t other = router + 1; other < routers_.size(); ++other) {
+        if (done[other] || routers_[other].members != members) continue;
+        auto classes = Classes(router, other);
+        if (Largest(classes) <= most) continue;
+        most = Largest(classes);
+        draft.classes = std::move(classes);
+        draft.routers = {router, other};
       }
-      Class flows = largest(std::move(classes));
-      if (flows.size() <= best.size()) continue;
-      best = std::move(flows);
-      partner = other;
+      const bool is_shared = draft.routers.size() > 1;
+      if (!is_shared) draft.classes = Classes(router, router);
+      draft.joint = JointWanted(members, is_shared);
+      for (size_t one : draft.routers) done[one] = 1;
+      drafts_.push_back(std::move(draft));
     }
-    const uint32_t fewest = std::min(routers_[router].members, routers_[partner].members);
-    if (partner == router || best.size() < JointWanted(fewest, true)) {
-      partner = router;
-      std::map<std::pair<uint32_t, uint32_t>, Class> classes;
-      for (const auto& [words, at] : member[router]) classes[{at, 0}].push_back(words);
-      best = largest(std::move(classes));
+  }
+
+  // Flows with the same ports begin alike, so that groups which take such share their first words:
+  // ports that serve most groups, greedily. Another attempt takes others.
+  void ChooseByPorts() {
+    struct Choice {
+      Draft* draft;
+      const Class* flows;
+      size_t first;
+    };
+    std::map<uint64_t, std::vector<Choice>> by_ports;  // one of each group
+    for (Draft& draft : drafts_) {
+      for (const auto& [_, flows] : draft.classes) {
+        if (flows.size() < Least(draft)) continue;
+        for (size_t i = 0; i + draft.joint <= flows.size(); ++i) {
+          const uint64_t ports = flows[i].word[kHeadWords];
+          if (flows[i + draft.joint - 1].word[kHeadWords] != ports) continue;
+          auto& choices = by_ports[ports];
+          if (!choices.empty() && choices.back().draft == &draft) continue;
+          choices.push_back({&draft, &flows, i});
+        }
+      }
     }
-    const bool is_shared = partner != router;
-    const size_t joint = JointWanted(fewest, is_shared);
-    if (best.size() < std::max(joint, is_shared ? joint : kAlikeLeast)) continue;
-    rotate(best, joint);
-    const size_t first = joint_.size();
-    joint_.insert(joint_.end(), best.begin(), best.begin() + static_cast<ptrdiff_t>(joint));
-    plan(router, best, first, joint);
-    if (is_shared) plan(partner, best, first, joint);
+    std::vector<const std::vector<Choice>*> order;
+    for (const auto& [_, choices] : by_ports) order.push_back(&choices);
+    std::stable_sort(order.begin(), order.end(),
+                     [](const auto* a, const auto* b) { return a->size() > b->size(); });
+    // Those that serve one group have nothing to share.
+    for (size_t i = attempt_; i < order.size() && order[i]->size() > 1; ++i) {
+      for (const Choice& choice : *order[i]) {
+        if (choice.draft->chosen != nullptr) continue;
+        choice.draft->chosen = choice.flows;
+        choice.draft->first = choice.first;
+      }
+    }
+  }
+
+  void ChooseLargest(Draft& draft) const {
+    for (const auto& [_, flows] : draft.classes) {
+      if (flows.size() < Least(draft)) continue;
+      if (draft.chosen == nullptr || flows.size() > draft.chosen->size()) draft.chosen = &flows;
+    }
+    if (draft.chosen == nullptr) return;
+    draft.first = attempt_ * draft.joint % (draft.chosen->size() - draft.joint + 1);
+  }
+
+  Group Finished(const Draft& draft) const {
+    Group out;
+    out.members = routers_[draft.routers[0]].members;
+    const Class& flows = *draft.chosen;
+    const auto first = flows.begin() + static_cast<ptrdiff_t>(draft.first);
+    out.joint.assign(first, first + static_cast<ptrdiff_t>(draft.joint));
+    const size_t later = AlikeWanted(out.members) - std::min(AlikeWanted(out.members), draft.joint);
+    const auto is_joint = [&](const Words& words) {
+      return std::find(out.joint.begin(), out.joint.end(), words) != out.joint.end();
+    };
+    Class rest;
+    for (const Words& words : flows) {
+      if (!is_joint(words) && words.count == out.joint[0].count) rest.push_back(words);
+    }
+    out.later = Some(rest, later);
+    for (size_t router : draft.routers) {
+      Group::Router own{router, {}};
+      // What took the same member there, where too few did so at both.
+      const uint32_t wanted = member_[router].at(out.joint[0]);
+      Class own_rest;
+      for (const auto& [words, at] : member_[router]) {
+        if (at != wanted || is_joint(words) || words.count != out.joint[0].count) continue;
+        if (std::find(out.later.begin(), out.later.end(), words) == out.later.end()) {
+          own_rest.push_back(words);
+        }
+      }
+      own.later = Some(own_rest, later - out.later.size());
+      out.routers.push_back(std::move(own));
+    }
+    return out;
+  }
+
+  // `most` of them, from elsewhere at each attempt.
+  Class Some(const Class& flows, size_t most) const {
+    Class out;
+    for (size_t i = 0; i < std::min(most, flows.size()); ++i) {
+      out.push_back(flows[(attempt_ * kAlikeMost + i) % flows.size()]);
+    }
+    return out;
+  }
+
+  const std::vector<LinuxRouter>& routers_;
+  const size_t attempt_;
+  std::vector<std::map<Words, uint32_t>> member_;  // [router]
+  std::vector<Draft> drafts_;
+};
+
+void LinuxSeedSearch::MakePlans() {
+  groups_ = Planner(routers_, attempt_).Make();
+  for (const Group& group : groups_) {
+    joint_.insert(joint_.end(), group.joint.begin(), group.joint.end());
+  }
+  std::sort(joint_.begin(), joint_.end());
+  joint_.erase(std::unique(joint_.begin(), joint_.end()), joint_.end());
+  for (Group& group : groups_) {
+    for (const Words& words : group.joint) {
+      const auto at = std::lower_bound(joint_.begin(), joint_.end(), words);
+      group.joint_at.push_back(static_cast<size_t>(at - joint_.begin()));
+    }
   }
 }
 
@@ -307,17 +455,23 @@ std::optional<SwitchHash> LinuxSeedSearch::Check(size_t router, uint32_t seed, i
   if (!hash.ok()) return std::nullopt;
   const LinuxRouter& one = routers_[router];
   const auto wrong_most = static_cast<int64_t>(wrong_max * static_cast<double>(one.seen.size()));
-  // A glance first: mostly each index has one member, or the seed is wrong. What each index has
-  // first may itself be seen wrongly; another attempt begins elsewhere.
-  std::vector<uint32_t> first(one.members, one.members);
-  int64_t wrong = 0;
-  for (size_t i = 0; i < std::min(one.seen.size(), kGlance); ++i) {
+  // A glance first: the best member of each index explains most, or the seed is wrong.
+  const size_t count = std::min(one.seen.size(), kGlance);
+  std::vector<uint32_t> votes(size_t{one.members} * one.members);
+  for (size_t i = 0; i < count; ++i) {
     const HashObservation& at =
         one.seen[(i + static_cast<size_t>(attempt_) * kGlance) % one.seen.size()];
-    uint32_t& member = first[hash->Select(at.tuple, one.members)];
-    if (member == one.members) member = at.member;
-    wrong += member != at.member ? 1 : 0;
-    if (wrong > kGlanceWrong + wrong_most) return std::nullopt;
+    if (at.member >= one.members) continue;
+    ++votes[hash->Select(at.tuple, one.members) * one.members + at.member];
+  }
+  size_t right = 0;
+  for (size_t row = 0; row < votes.size(); row += one.members) {
+    const auto begin = votes.begin() + static_cast<ptrdiff_t>(row);
+    right += *std::max_element(begin, begin + one.members);
+  }
+  if (static_cast<double>(count - right) >
+      kGlanceWrong + 2 * wrong_max * static_cast<double>(count)) {
+    return std::nullopt;
   }
   const MemberOrder order = FitOrder(*hash, one.members, one.seen);
   if (order.wrong > wrong_most) return std::nullopt;
@@ -338,7 +492,7 @@ class LinuxSeedSearch::Batch {
     count_ = seeds_.size();
     mixes_ = mixes;
     seeds_.resize(WholeLanes(count_), 1);
-    // Runs of flows of one family.
+    // Runs of flows of one family and protocol.
     for (size_t at = 0; at < search_.joint_.size();) {
       size_t to = at;
       while (to < search_.joint_.size() && search_.joint_[to].count == search_.joint_[at].count &&
@@ -351,17 +505,33 @@ class LinuxSeedSearch::Batch {
     }
   }
 
-  // Seeds under which all flows of a plan have one index.
-  const std::vector<uint32_t>& Left(const Plan& plan, uint32_t members) {
+  // Seeds under which all flows that the group's routers have in common have one index.
+  const std::vector<uint32_t>& Left(const Group& group) {
     wanted_.resize(seeds_.size());
     differs_.resize(seeds_.size());
-    for (size_t i = 0; i < plan.joint.size(); ++i) {
-      CompareIndexes(hashes_.data() + plan.joint[i] * seeds_.size(), seeds_.size(), members, i == 0,
-                     wanted_.data(), differs_.data());
+    for (size_t i = 0; i < group.joint_at.size(); ++i) {
+      CompareIndexes(hashes_.data() + group.joint_at[i] * seeds_.size(), seeds_.size(),
+                     group.members, i == 0, wanted_.data(), differs_.data());
     }
     left_.assign(seeds_.begin(), seeds_.begin() + static_cast<ptrdiff_t>(count_));
     Keep();
-    for (const Words& flow : plan.later) {
+    Sift(group.later, group.members);
+    left_of_group_ = left_;
+    wanted_of_group_ = wanted_;
+    return left_of_group_;
+  }
+
+  // Of those that Left() has given last, the seeds under which the router's own flows do as well.
+  const std::vector<uint32_t>& LeftOf(const Group& group, const Group::Router& router) {
+    left_ = left_of_group_;
+    wanted_ = wanted_of_group_;
+    Sift(router.later, group.members);
+    return left_;
+  }
+
+ private:
+  void Sift(const std::vector<Words>& flows, uint32_t members) {
+    for (const Words& flow : flows) {
       if (left_.empty()) break;
       const size_t count = left_.size();
       left_.resize(WholeLanes(count), 1);
@@ -373,10 +543,8 @@ class LinuxSeedSearch::Batch {
       left_.resize(count);
       Keep();
     }
-    return left_;
   }
 
- private:
   void Keep() {
     size_t kept = 0;
     for (size_t i = 0; i < left_.size(); ++i) {
@@ -390,12 +558,25 @@ class LinuxSeedSearch::Batch {
 
   void Hash(const std::vector<uint32_t>& seeds, absl::Span<const Words> flows, uint32_t* hashes) {
     words_.clear();
+    common_.clear();
+    FlowTable table;
     for (const Words& flow : flows) {
+      size_t common = 0;
+      while (!words_.empty() && common + 1 < flow.count &&
+             words_[words_.size() - flow.count + common] == flow.word[common]) {
+        ++common;
+      }
+      common_.push_back(static_cast<uint8_t>(common));
+      table.kept |= common > 0 ? uint32_t{1} << common : 0;
       words_.insert(words_.end(), flow.word.begin(),
                     flow.word.begin() + static_cast<ptrdiff_t>(flow.count));
     }
-    HashSeeds(seeds.data(), seeds.size(), {words_.data(), flows[0].count, flows.size(), mixes_},
-              hashes);
+    table.words = words_.data();
+    table.common = common_.data();
+    table.words_each = flows[0].count;
+    table.flows = flows.size();
+    table.mixes = mixes_;
+    HashSeeds(seeds.data(), seeds.size(), table, hashes);
   }
 
   const LinuxSeedSearch& search_;
@@ -404,7 +585,9 @@ class LinuxSeedSearch::Batch {
   std::vector<uint32_t> seeds_;
   std::vector<uint32_t> hashes_;  // [joint flow][seed]
   std::vector<uint32_t> left_, wanted_, differs_, one_;
+  std::vector<uint32_t> left_of_group_, wanted_of_group_;
   std::vector<uint64_t> words_;
+  std::vector<uint8_t> common_;
 };
 
 std::vector<LinuxSeedSearch::Found> LinuxSeedSearch::SearchAll(uint32_t first, uint64_t count,
@@ -412,16 +595,21 @@ std::vector<LinuxSeedSearch::Found> LinuxSeedSearch::SearchAll(uint32_t first, u
   std::vector<Found> out;
   std::vector<char> is_found(routers_.size());
   Batch batch(*this);
+  const auto left = [&](const Group::Router& one) { return is_found[one.number] == 0; };
   for (uint64_t begin = first; begin < first + count; begin += kBatch) {
     batch.Take(begin, std::min<uint64_t>(begin + kBatch, first + count), policy == 3);
-    for (size_t router = 0; router < routers_.size(); ++router) {
-      if (is_found[router] || plans_[router].joint.empty()) continue;
-      for (uint32_t seed : batch.Left(plans_[router], routers_[router].members)) {
-        std::optional<SwitchHash> hash = Check(router, seed, policy, wrong_max);
-        if (!hash.has_value()) continue;
-        out.push_back({router, *hash});
-        is_found[router] = 1;
-        break;
+    for (const Group& group : groups_) {
+      if (std::none_of(group.routers.begin(), group.routers.end(), left)) continue;
+      if (batch.Left(group).empty()) continue;
+      for (const Group::Router& router : group.routers) {
+        if (!left(router)) continue;
+        for (uint32_t seed : batch.LeftOf(group, router)) {
+          std::optional<SwitchHash> hash = Check(router.number, seed, policy, wrong_max);
+          if (!hash.has_value()) continue;
+          out.push_back({router.number, *hash});
+          is_found[router.number] = 1;
+          break;
+        }
       }
     }
   }

@@ -54,7 +54,7 @@ class LinuxSeedSearch {
     SwitchHash hash;
   };
 
-  // Another `attempt` searches by other flows, where there are more: of the 5 to 12 flows of a
+  // Another `attempt` searches by other flows, where there are more: of the 4 to 12 flows of a
   // router that decide, none may have been seen wrongly.
   explicit LinuxSeedSearch(std::vector<LinuxRouter> routers, int attempt = 0);
   // The search at one router.
@@ -76,11 +76,19 @@ class LinuxSeedSearch {
     size_t count = 0;
     auto operator<=>(const Words&) const = default;
   };
-  // How one router is searched for. All flows took one member.
-  struct Plan {
-    std::vector<size_t> joint;  // flows of joint_, which is computed of every seed
-    std::vector<Words> later;   // of those seeds alone that the former leave
+  // One router, or two of which both saw some flows: the two are searched for at the price of one.
+  struct Group {
+    struct Router {
+      size_t number = 0;
+      std::vector<Words> later;  // computed of those seeds alone that all others leave
+    };
+    uint32_t members = 0;
+    std::vector<Words> joint;      // flows that are computed of every seed; all took one member
+    std::vector<size_t> joint_at;  // their places in joint_
+    std::vector<Words> later;      // of those seeds alone that the former leave
+    std::vector<Router> routers;
   };
+  class Planner;
   class Batch;
 
   static Words WordsOf(const FiveTuple& tuple);
@@ -89,8 +97,8 @@ class LinuxSeedSearch {
 
   std::vector<LinuxRouter> routers_;
   int attempt_;
-  std::vector<Plan> plans_;  // [router]; without joint flows: too little was seen
-  std::vector<Words> joint_;
+  std::vector<Group> groups_;  // a router of which too little was seen is in none
+  std::vector<Words> joint_;   // sorted
 };
 
 }  // namespace weft::topology

@@ -12,7 +12,7 @@
 namespace weft::topology {
 namespace {
 
-constexpr std::array<std::pair<HashFunction, absl::string_view>, 7> kNames = {{
+constexpr std::array<std::pair<HashFunction, absl::string_view>, 9> kNames = {{
     {HashFunction::kLinux, "linux"},
     {HashFunction::kCrc16Ccitt, "crc16-ccitt"},
     {HashFunction::kCrc16Arc, "crc16-arc"},
@@ -20,6 +20,8 @@ constexpr std::array<std::pair<HashFunction, absl::string_view>, 7> kNames = {{
     {HashFunction::kCrc32c, "crc32c"},
     {HashFunction::kXor16, "xor16"},
     {HashFunction::kMix, "mix"},
+    {HashFunction::kLinear, "linear"},
+    {HashFunction::kTable, "table"},
 }};
 
 // Tables of one byte a step, for the most significant bit first and last.
@@ -122,6 +124,8 @@ int Width(HashFunction function) {
     case HashFunction::kCrc32:
     case HashFunction::kCrc32c:
     case HashFunction::kMix:
+    case HashFunction::kLinear:
+    case HashFunction::kTable:
       return 32;
   }
   return 32;
@@ -145,6 +149,9 @@ absl::StatusOr<SwitchHash> SwitchHash::Create(const SwitchHashOptions& options) 
   if (options.fields == 0 || (options.fields & ~kKnown) != 0) {
     return bad("fields", options.fields, absl::StrFormat("a choice of the bits of 0x%x", kKnown));
   }
+  const bool lacks = (options.function == HashFunction::kLinear && options.linear == nullptr) ||
+                     (options.function == HashFunction::kTable && options.table == nullptr);
+  if (lacks) return absl::InvalidArgumentError("switch hash: nothing was learned of it");
   if (options.function == HashFunction::kLinux) {
     LinuxHashOptions linux_options{options.linux_policy, options.fields, options.seed, true};
     WEFT_ASSIGN_OR_RETURN(LinuxHash hash, LinuxHash::Create(linux_options));
@@ -180,6 +187,8 @@ uint32_t SwitchHash::Hash(const FiveTuple& tuple) const {
       hash = Xor16(options_.seed & 0xFFFF, data);
       break;
     case HashFunction::kMix:
+    case HashFunction::kLinear:  // what it does not know
+    case HashFunction::kTable:
       hash = Mix(options_.seed, data);
       break;
   }
@@ -194,9 +203,27 @@ size_t SwitchHash::Pick(uint32_t hash, size_t count) const {
   return SelectByThreshold(width_ == 32 ? hash >> 1 : hash << (31 - width_), count);
 }
 
+std::optional<uint32_t> SwitchHash::Learned(const FiveTuple& tuple, size_t count) const {
+  if (options_.function == HashFunction::kTable) {
+    return options_.table->members() == count ? options_.table->MemberOf(tuple) : std::nullopt;
+  }
+  if (options_.function == HashFunction::kLinear) {
+    const bool fits = size_t{1} << options_.linear->index_bits() == count;
+    return fits ? options_.linear->IndexOf(tuple) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+bool SwitchHash::Knows(const FiveTuple& tuple, size_t count) const {
+  return count == 1 || KnowsAll() || Learned(tuple, count).has_value();
+}
+
 size_t SwitchHash::Select(const FiveTuple& tuple, size_t count) const {
   WEFT_CHECK(count > 0, "no next hop");
   if (count == 1) return 0;
+  if (!KnowsAll()) {
+    if (const std::optional<uint32_t> index = Learned(tuple, count)) return *index;
+  }
   uint32_t hash = Hash(tuple);
   if (options_.select != HashSelect::kResilient) return Pick(hash, count);
   uint32_t bucket = hash % options_.buckets, begin = 0;
@@ -219,7 +246,8 @@ size_t SwitchHash::SelectAlive(const FiveTuple& tuple, absl::Span<const bool> al
 }
 
 bool SwitchHash::linear() const {
-  return options_.function != HashFunction::kLinux && options_.function != HashFunction::kMix;
+  return options_.function != HashFunction::kLinux && options_.function != HashFunction::kMix &&
+         KnowsAll();
 }
 
 absl::string_view ToString(HashFunction function) {

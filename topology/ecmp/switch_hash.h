@@ -4,8 +4,8 @@
 // Vendors do not publish their exact recipes; what is public of them (Broadcom's RTAG7, the SAI
 // attributes ECMP_HASH_ALGORITHM and _SEED) has this shape: chosen fields of the header, a CRC or
 // an exclusive-or over them that starts from a seed, an offset at which bits of the result are
-// taken, and those modulo the number of members, or through a table of buckets. An unknown recipe
-// is learned instead: learn.h.
+// taken, and those modulo the number of members, or through a table of buckets. Of an
+// unknown recipe what it does is learned (learned_hash.h); such a hash knows some flows only.
 //
 // CRC and exclusive-or are linear over bits: another seed only exchanges the results in a fixed
 // pattern (hash_a(x) = hash_b(x) xor constant). Where the numbers of members are powers of two,
@@ -16,6 +16,7 @@
 #define WEFT_TOPOLOGY_ECMP_SWITCH_HASH_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -23,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "topology/ecmp/five_tuple.h"
+#include "topology/ecmp/learned_hash.h"
 #include "topology/ecmp/linux_hash.h"
 
 namespace weft::topology {
@@ -35,6 +37,8 @@ enum class HashFunction : uint8_t {
   kCrc32c,      // Castagnoli's, polynomial 0x1EDC6F41, reflected
   kXor16,       // the exclusive-or of all 16-bit words
   kMix,         // SplitMix64's finaliser over everything: as good as random, for comparison
+  kLinear,      // learned: a linear map
+  kTable,       // learned: the next hops of single flows
 };
 
 enum class HashSelect : uint8_t {
@@ -52,6 +56,10 @@ struct SwitchHashOptions {
                                      // rotated within its width
   uint32_t buckets = 256;            // kResilient
   int linux_policy = 3;              // kLinux
+  // kLinear, kTable: what was learned. A table without flows is that of a switch of which nothing
+  // is known.
+  std::shared_ptr<const LinearHash> linear;
+  std::shared_ptr<const HashTable> table;
 };
 
 // An immutable value.
@@ -61,6 +69,12 @@ class SwitchHash {
   static absl::StatusOr<SwitchHash> Create(const SwitchHashOptions& options);
 
   uint32_t Hash(const FiveTuple& tuple) const;
+  // Whether Select() is what the switch does. Of a flow that a learned hash does not know it is one
+  // index or another, as by chance.
+  bool Knows(const FiveTuple& tuple, size_t count) const;
+  bool KnowsAll() const {
+    return options_.function != HashFunction::kLinear && options_.function != HashFunction::kTable;
+  }
   // An index below `count`, the number of equal next hops; count > 0.
   size_t Select(const FiveTuple& tuple, size_t count) const;
   // For a group that was built with alive.size() members, some of which have failed since: with
@@ -75,6 +89,7 @@ class SwitchHash {
  private:
   explicit SwitchHash(const SwitchHashOptions& options);
   size_t Pick(uint32_t hash, size_t count) const;
+  std::optional<uint32_t> Learned(const FiveTuple& tuple, size_t count) const;
 
   SwitchHashOptions options_;
   int width_ = 32;

@@ -1,12 +1,13 @@
-// A PathProber of real packets: UDP with a chosen source port and time to live, and the ICMP errors
-// that come back. Needs no privilege. The path is that of RoCE packets with the same ports, because
-// switches hash the five-tuple; TCP's may differ.
+// Which routers are on the path of a port, asked by packets: UDP with a chosen source port and time
+// to live, and the ICMP errors that come back. Needs no privilege. The path is that of RoCE packets
+// with the same ports, because switches hash the five-tuple; TCP's may differ.
 //
-// Routers limit how many errors they send: `timeout` and LearnOptions::tries bound the wait for
-// them.
+// Routers limit how many errors they send: `timeout` bounds the wait for them.
 #ifndef WEFT_TOPOLOGY_ECMP_UDP_PROBER_H_
 #define WEFT_TOPOLOGY_ECMP_UDP_PROBER_H_
 
+#include <compare>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -15,9 +16,14 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "topology/ecmp/five_tuple.h"
-#include "topology/ecmp/learn.h"
 
 namespace weft::topology {
+
+struct HopAnswer {
+  enum class Kind : uint8_t { kSilent, kRouter, kTarget } kind = Kind::kSilent;
+  uint64_t router = 0;  // kRouter: any number that names it
+  auto operator<=>(const HopAnswer&) const = default;
+};
 
 struct UdpProberOptions {
   IpAddress source, target;  // of one family
@@ -26,15 +32,16 @@ struct UdpProberOptions {
 };
 
 // One thread. Blocks up to `timeout` an answer.
-class UdpProber final : public PathProber {
+class UdpProber {
  public:
   explicit UdpProber(const UdpProberOptions& options) : options_(options) {}
-  ~UdpProber() override;
+  ~UdpProber();
   UdpProber(const UdpProber&) = delete;
   UdpProber& operator=(const UdpProber&) = delete;
 
-  // The error of the system call that failed, with the port: one that is in use.
-  absl::StatusOr<HopAnswer> Ask(uint16_t source_port, int ttl) override;
+  // One packet; a lost answer is kSilent. The error of the system call that failed, with the port:
+  // one that is in use.
+  absl::StatusOr<HopAnswer> Ask(uint16_t source_port, int ttl);
   // The same of many ports at once, within one timeout: [port]. A port that cannot be used is
   // silent.
   std::vector<HopAnswer> AskAll(absl::Span<const uint16_t> source_ports, int ttl);

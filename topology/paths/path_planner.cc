@@ -99,7 +99,6 @@ std::vector<Subflow> Cut(absl::Span<const TrafficFlow> flows, absl::Span<const u
       Subflow subflow{index, static_cast<uint32_t>(part), flow.source, flow.target};
       subflow.bytes = static_cast<double>(each + (part < more ? 1 : 0));
       subflow.target_port = flow.target_port;
-      subflow.step = flow.step;
       out.push_back(subflow);
     }
   }
@@ -172,10 +171,11 @@ class Maker {
     std::vector<uint16_t> ports;
     LinkLoads before(fabric_);
     for (Subflow& subflow : old) {
+      ports.push_back(subflow.port);
+      if (subflow.open) continue;
       WEFT_RETURN_IF_ERROR(Follow(subflow));
       before.Add(subflow.links, subflow.bytes);
       taken_.Take(subflow);
-      ports.push_back(subflow.port);
     }
     LoadBound bound = BoundLoad(fabric_, old);
     report.before = Summarise(before, bound.links);
@@ -247,14 +247,16 @@ class Maker {
     plan_.unmet += attempt.unmet;
     plan_.phases.push_back(std::move(report));
     for (const Subflow& subflow : attempt.subflows) {
-      taken_.Take(subflow);
+      plan_.open += subflow.open ? 1 : 0;
+      if (!subflow.open) taken_.Take(subflow);
       plan_.paths.push_back({subflow.flow,
                              subflow.subflow,
                              subflow.source,
                              subflow.target,
                              subflow.port,
                              Bytes(static_cast<int64_t>(subflow.bytes)),
-                             {subflow.links.begin(), subflow.links.end()}});
+                             {subflow.links.begin(), subflow.links.end()},
+                             subflow.open});
     }
   }
 
@@ -290,6 +292,7 @@ Subflow ToSubflow(const PlannedPath& path) {
   Subflow subflow{path.flow, path.subflow, path.source, path.target};
   subflow.bytes = static_cast<double>(path.bytes.count());
   subflow.port = path.source_port;
+  subflow.open = path.open;
   return subflow;
 }
 

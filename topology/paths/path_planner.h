@@ -38,9 +38,6 @@ struct TrafficFlow {
   Bytes bytes;
   uint32_t phase = 0;
   uint16_t target_port = 0;  // 0: the options'
-  // The flow's step of its phase, from 1: the flows of a step share links evenly among themselves,
-  // and those of all steps together do. 0: the phase has no steps.
-  int32_t step = 0;
 };
 
 struct PathPlannerOptions {
@@ -66,6 +63,8 @@ struct PlannedPath {
   uint16_t source_port = 0;
   Bytes bytes;
   std::vector<LinkId> links;
+  // No port is known to take any way, since a switch's hash is not known: port 0, without links.
+  bool open = false;
 };
 
 // Loads of the links in one phase, in seconds of transmission.
@@ -96,6 +95,7 @@ struct PathPlan {
   int64_t probes = 0;  // ports whose path was computed
   int64_t moved = 0;   // Replan: subflows whose port is another than before
   int unmet = 0;       // subflows for which no port gave the path that was wanted
+  int open = 0;        // subflows of which nothing is known; no load counts them
 };
 
 class PathPlanner {

@@ -51,15 +51,17 @@ class Maker {
     }
   }
 
-  void AddFlow(const PlannedPath& path, std::pair<int, int> ranks, int step) {
+  void AddFlow(const PlannedPath& path, std::pair<int, int> ranks) {
     ConnectionPlanFlow flow;
     std::tie(flow.rank, flow.peer) = ranks;
-    flow.step = step;
     flow.source = fabric_.node(path.source.host).name;
     flow.target = fabric_.node(path.target.host).name;
     flow.source_nic = path.source.nic;
     flow.target_nic = path.target.nic;
     flow.way = WayOf(path.source, path.target, path.links);
+    if (flow.way.seconds > 0) {
+      flow.way.rate = static_cast<double>(path.bytes.count()) / flow.way.seconds;
+    }
     text_.flows.push_back(std::move(flow));
   }
 
@@ -197,9 +199,7 @@ ConnectionPlanText MakePlanText(const Routes& routes, const FabricHashes& hashes
   Maker maker(routes, hashes, plan);
   maker.Begin(options);
   maker.AddHosts(options.hosts);
-  for (const PlannedPath& path : plan.paths) {
-    maker.AddFlow(path, ranks[path.flow], options.steps.empty() ? 0 : options.steps[path.flow]);
-  }
+  for (const PlannedPath& path : plan.paths) maker.AddFlow(path, ranks[path.flow]);
   maker.AddSpares(options);
   maker.AddRouters(options.routers);
   return std::move(maker).Take();

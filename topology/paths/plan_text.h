@@ -22,7 +22,6 @@ struct PlanTextOptions {
   size_t spares = 8;                // ways kept for each pair of first switches, at most
   size_t spare_pairs_max = 16'384;  // of switches; where there are more, there are no spare ways
   std::map<std::string, std::string> routers;  // switches, by what probes call them
-  std::vector<int> steps;  // of each flow: ConnectionPlanFlow::step; empty: 0 of all
 };
 
 // `ranks`: source and target of each flow of the plan.

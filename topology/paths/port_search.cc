@@ -43,13 +43,30 @@ PortSearch::PortSearch(const Tracer& tracer, const PathPlannerOptions& options, 
 
 // Each subflow begins somewhere else, so that neighbours do not get the same ports, and steps far:
 // ports in a row differ in a few bits, which bits of a linear hash may not depend on.
-uint16_t PortSearch::Port(const Subflow& subflow, uint32_t step) const {
+uint16_t PortSearch::Port(const Subflow& subflow, uint32_t step) {
   uint64_t state = uint64_t{subflow.flow} << 16 | subflow.subflow;
+  const std::vector<uint16_t>& table = TablePorts(subflow);
+  if (!table.empty()) return table[(SplitMix64(state) + step) % table.size()];
   return static_cast<uint16_t>(options_.port_first +
                                (SplitMix64(state) + step * Stride()) % Range());
 }
 
-uint32_t PortSearch::Budget(const Subflow& subflow, int per_path) const {
+// Those of the options' range, looked up once for each two ends.
+const std::vector<uint16_t>& PortSearch::TablePorts(const Subflow& subflow) {
+  static const std::vector<uint16_t> none;
+  if (tracer_.KnowsAll()) return none;
+  const auto [found, is_new] = table_ports_.try_emplace({subflow.source, subflow.target});
+  if (!is_new) return found->second;
+  for (uint16_t port : tracer_.TablePorts(subflow)) {
+    if (port >= options_.port_first && port <= options_.port_last) found->second.push_back(port);
+  }
+  return found->second;
+}
+
+uint32_t PortSearch::Budget(const Subflow& subflow, int per_path) {
+  // All that a table knows; there are few.
+  const size_t known = TablePorts(subflow).size();
+  if (known > 0) return static_cast<uint32_t>(known);
   int64_t paths = tracer_.routes().Paths(subflow.source, subflow.target);
   int64_t limit = std::min<int64_t>(options_.probes_max, Range());
   return static_cast<uint32_t>(std::min(limit, std::min<int64_t>(paths, limit) * per_path));
@@ -75,13 +92,13 @@ void PortSearch::Take(uint32_t index) {
 
 absl::Status PortSearch::Place() {
   for (uint32_t i = 0; i < subflows_.size(); ++i) {
-    if (subflows_[i].placed) {
+    if (subflows_[i].placed && !subflows_[i].open) {
       taken_.Release(subflows_[i]);  // Put() takes it again
       Put(i);
     }
   }
   for (uint32_t i = 0; i < subflows_.size(); ++i) {
-    if (!subflows_[i].placed) WEFT_RETURN_IF_ERROR(PlaceOne(i));
+    if (!subflows_[i].placed && !subflows_[i].open) WEFT_RETURN_IF_ERROR(PlaceOne(i));
   }
   return absl::OkStatus();
 }
@@ -90,14 +107,16 @@ bool PortSearch::PlaceAsWanted(Subflow& subflow, const FiveTuple& tuple) {
   // P(a path of n is not met in 24 n independent tries) = e^-24; where hashes are polarised many
   // never are, and trying is soon given up.
   uint32_t budget = Budget(subflow, 24);
-  if (unmet_in_a_row_ >= 8) budget = std::max(budget / 32, std::min(budget, 64u));
+  if (unmet_in_a_row_ >= 8 && TablePorts(subflow).empty())
+    budget = std::max(budget / 32, std::min(budget, 64u));
   FiveTuple probe = tuple;
   PathLinks links;
   double best = std::numeric_limits<double>::infinity();
   for (uint32_t step = 0; step < budget; ++step) {
     probe.source_port = Port(subflow, step);
     ++probes_;
-    if (!tracer_.Trace(subflow, probe, /*wanted=*/true, links)) continue;
+    bool unknown = false;
+    if (!tracer_.Trace(subflow, probe, /*wanted=*/true, links, &unknown)) continue;
     if (taken_.Has(subflow, probe.source_port)) continue;
     double worst = loads_.WorstWith(links, subflow.bytes);
     if (worst < best) {
@@ -123,9 +142,16 @@ absl::Status PortSearch::PlaceOne(uint32_t index) {
     Put(index);
     return absl::OkStatus();
   }
+  bool unknown = false;
+  std::vector<Move> moves = Alternatives(index, target_, &unknown);
+  if (moves.empty() && unknown) {
+    subflow.open = true;
+    subflow.port = 0;
+    subflow.links.clear();
+    return absl::OkStatus();
+  }
   unmet_ += wanted ? 1 : 0;
   unmet_in_a_row_ += wanted ? 1 : 0;
-  std::vector<Move> moves = Alternatives(index, target_);
   if (moves.empty()) {
     // A path that exists, but no port that may be used for it.
     PathLinks links;
@@ -147,18 +173,24 @@ absl::Status PortSearch::PlaceOne(uint32_t index) {
   return absl::OkStatus();
 }
 
-std::vector<PortSearch::Move> PortSearch::Alternatives(uint32_t index, double enough) {
+std::vector<PortSearch::Move> PortSearch::Alternatives(uint32_t index, double enough,
+                                                       bool* unknown) {
   const Subflow& subflow = subflows_[index];
   uint32_t budget = std::min(Budget(subflow, 6), 2048u);
   // A few ports at least, where there is one path: some may be taken.
-  budget = std::max(budget, std::min(Range(), 64u));
+  if (TablePorts(subflow).empty()) budget = std::max(budget, std::min(Range(), 64u));
   FiveTuple probe = tracer_.Tuple(subflow);
   std::vector<Move> best;
   Move move{index, 0, 0, {}};
   for (uint32_t step = 0; step < budget; ++step) {
     probe.source_port = Port(subflow, step);
     ++probes_;
-    if (!tracer_.Trace(subflow, probe, /*wanted=*/false, move.links)) return best;
+    bool is_unknown = false;
+    if (!tracer_.Trace(subflow, probe, /*wanted=*/false, move.links, &is_unknown)) {
+      if (!is_unknown) return best;
+      if (unknown != nullptr) *unknown = true;
+      continue;
+    }
     move.worst = loads_.WorstWith(move.links, subflow.bytes);
     if (best.size() == kAlternatives && move.worst >= best.back().worst) continue;
     if (taken_.Has(subflow, probe.source_port)) continue;

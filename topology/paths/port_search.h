@@ -8,6 +8,7 @@
 #define WEFT_TOPOLOGY_PATHS_PORT_SEARCH_H_
 
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -58,7 +59,7 @@ class PortSearch {
   absl::Status PlaceOne(uint32_t index);
   bool PlaceAsWanted(Subflow& subflow, const FiveTuple& tuple);
   // The moves that leave the path least loaded, best first; ends early with one below `enough`.
-  std::vector<Move> Alternatives(uint32_t index, double enough);
+  std::vector<Move> Alternatives(uint32_t index, double enough, bool* unknown = nullptr);
   bool Lower(LinkId link, double worst, int depth);
   void Apply(Move& move);  // leaves in `move` what undoes it
   void UndoTo(size_t size);
@@ -67,11 +68,13 @@ class PortSearch {
   // Prime to the range, so that all of it is met.
   uint64_t Stride() const { return Range() % kStride == 0 ? 1 : kStride; }
   uint32_t Range() const { return options_.port_last - options_.port_first + 1u; }
-  uint16_t Port(const Subflow& subflow, uint32_t step) const;
-  uint32_t Budget(const Subflow& subflow, int per_path) const;
+  uint16_t Port(const Subflow& subflow, uint32_t step);
+  uint32_t Budget(const Subflow& subflow, int per_path);
+  const std::vector<uint16_t>& TablePorts(const Subflow& subflow);
 
   const Tracer& tracer_;
   const PathPlannerOptions& options_;
+  std::map<std::pair<Endpoint, Endpoint>, std::vector<uint16_t>> table_ports_;
   TakenPorts& taken_;
   std::vector<Subflow>& subflows_;
   double target_;

@@ -22,10 +22,10 @@ struct Subflow {
   uint32_t flow = 0, subflow = 0;
   Endpoint source, target;
   double bytes = 0;
-  int32_t step = 0;          // TrafficFlow::step
   uint16_t target_port = 0;  // 0: the tracer's
   uint16_t port = 0;
   bool placed = false;  // `port` and `links` are set, and counted in LinkLoads
+  bool open = false;    // no port is known to take any way: it has none, and counts for nothing
   // The switches that the path is to visit behind the first one; NodeId(): any.
   std::array<NodeId, 2> wanted{};
   PathLinks links;
@@ -96,14 +96,20 @@ class Tracer {
     uint16_t target_port = subflow.target_port != 0 ? subflow.target_port : target_port_;
     return hashes_.Tuple(subflow.source, subflow.target, 0, target_port, protocol_);
   }
-  // False: unreachable, or, with `wanted`, the path visits other switches.
-  bool Trace(const Subflow& subflow, const FiveTuple& tuple, bool wanted, PathLinks& links) const {
+  // False: unreachable, or, with `wanted`, the path visits other switches, or, with `unknown`, a
+  // switch may do otherwise than predicted, which is told there.
+  bool Trace(const Subflow& subflow, const FiveTuple& tuple, bool wanted, PathLinks& links,
+             bool* unknown = nullptr) const {
     links.clear();
     absl::Span<const LinkId> next = routes_.First(subflow.source, subflow.target);
     NodeId at = subflow.source.host;
     size_t hop = 0;
     while (at != subflow.target.host) {
       if (next.empty()) return false;
+      if (unknown != nullptr && next.size() > 1 && !hashes_.Knows(at, tuple, next.size())) {
+        *unknown = true;
+        return false;
+      }
       LinkId link = next[next.size() == 1 ? 0 : hashes_.Choose(at, tuple, next)];
       links.push_back(link);
       at = routes_.fabric().link(link).target;
@@ -115,6 +121,12 @@ class Tracer {
       if (at != subflow.target.host) next = routes_.Next(at, subflow.target);
     }
     return true;
+  }
+
+  bool KnowsAll() const { return hashes_.KnowsAll(); }
+  // The source ports that are known of such a flow, where tables of switches know single ones.
+  std::vector<uint16_t> TablePorts(const Subflow& subflow) const {
+    return hashes_.TablePorts(Tuple(subflow));
   }
 
   const Routes& routes() const { return routes_; }

@@ -141,8 +141,7 @@ class Chooser {
     for (const Member* member : group) {
       const Subflow& subflow = *member->subflow;
       bool far = stage == 0 && routes_.Hops(subflow.source, subflow.target) > 4;
-      edges.push_back({Sets(member->at, far, subflow.step), Sets(member->mirror, far, subflow.step),
-                       subflow.bytes});
+      edges.push_back({Sets(member->at, far), Sets(member->mirror, far), subflow.bytes});
     }
     BalanceColours(edges, static_cast<int>(colours.size()));
     for (size_t i = 0; i < group.size(); ++i) {
@@ -193,22 +192,16 @@ class Chooser {
   }
 
   // Flows that go further than the pod compete once more there: they are balanced among themselves
-  // first, then all of the leaf, then those of the pod. Likewise those of a step.
-  std::array<int32_t, 3> Sets(NodeId at, bool far, int32_t step) {
-    int32_t first = at.value() * 2 + (far ? 1 : 0);
-    if (step != 0) {
-      const auto next = -1 - static_cast<int32_t>(of_steps_.size());
-      first = of_steps_.try_emplace({first, step}, next).first->second;
-    }
-    return {first, at.value(), fabric_.node(at).pod};
+  // first, then all of the leaf, then those of the pod.
+  std::array<int32_t, 3> Sets(NodeId at, bool far) const {
+    return {at.value() * 2 + (far ? 1 : 0), at.value(), fabric_.node(at).pod};
   }
 
   const Routes& routes_;
   const Fabric& fabric_;
   std::vector<Subflow>& subflows_;
   std::vector<Member> members_;
-  std::map<std::pair<int32_t, int32_t>, int32_t> of_steps_;  // [set, step]: the set of both
-  std::vector<int> class_of_;                                // [node]
+  std::vector<int> class_of_;  // [node]
   int classes_ = 0;
 };
 

@@ -14,6 +14,9 @@
 namespace weft::topology {
 namespace {
 
+// What a way may be more loaded than another and still take its turn in answering.
+constexpr double kAsLittleLoaded = 0.05;
+
 constexpr size_t kNamesShown = 4;
 
 // Whether the files beside a plan are those that it was made for.
@@ -224,6 +227,7 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Take(const PathEnds& ends, 
     ways.push_back(other != nullptr ? *other : now);
     ways.back().is_planned = true;
     ways.back().flow = planned.flow;
+    ways.back().rate = planned.rate;
   };
   auto of_ranks = of_ranks_.find({ends.rank, ends.peer});
   if (ends.rank >= 0 && of_ranks != of_ranks_.end()) {
@@ -266,7 +270,17 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Answer(const PathEnds& ends
   std::lock_guard lock(mutex_);
   const PathWay* best = LeastLoaded(leaves, {}, false);
   if (best == nullptr) return std::vector<PathWay>();
-  return std::vector<PathWay>(static_cast<size_t>(count), *best);
+  // In turn over those that are as little loaded, so that what answers loads none of them alone.
+  const double most = (best->seconds + best->unplanned) * (1 + kAsLittleLoaded);
+  std::vector<PathWay> alike;
+  for (const PathWay& way : *SparesOf(leaves)) {
+    if (way.seconds + way.unplanned <= most && !HasFailed(leaves, way)) alike.push_back(way);
+  }
+  if (alike.empty()) alike.push_back(*best);
+  std::vector<PathWay> out;
+  size_t& next = answered_[leaves];
+  for (int i = 0; i < count; ++i) out.push_back(alike[next++ % alike.size()]);
+  return out;
 }
 
 absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Spares(const PathEnds& ends) {
@@ -489,7 +503,8 @@ size_t ConnectionPlan::failed() const {
 bool ConnectionPlan::Takes(const PathWay& way, const FiveTuple& tuple) const {
   return std::all_of(way.choices.begin(), way.choices.end(), [&](const PathChoice& choice) {
     auto hash = text_.hashes.find(choice.at);
-    return hash != text_.hashes.end() && hash->second.Select(tuple, choice.count) == choice.index;
+    return hash != text_.hashes.end() && hash->second.Knows(tuple, choice.count) &&
+           hash->second.Select(tuple, choice.count) == choice.index;
   });
 }
 

@@ -16,9 +16,8 @@
 //                                                busy, choices: member 1 of 4 at leaf0, to spine1
 //   detour spine1 0 0.0016 leaf0:2/4>spine2      the way of the first flow while spine1 carries
 //                                                nothing; the other flows stay where they are
-//   step 3 0 4 9                                 these flows are those of the third exchange of
-//                                                their groups' pairwise all-to-all, which share
-//                                                links evenly among themselves
+//   rate 833333 0 4 9                            bytes a second that each of these flows gets while
+//                                                all that is planned runs
 //   spare leaf0 leaf1 0.0024 leaf0:3/4>spine3    a way between two leaves, for what is not planned
 //
 // Connections are looked up by ranks where the caller knows them; else by NICs, the n-th connection
@@ -80,6 +79,7 @@ struct ConnectionPlanHost {
 
 struct PathWay {
   double seconds = 0;  // its fullest link is busy, with all that is planned
+  double rate = 0;     // bytes a second that its flow gets while all of that runs; 0: not known
   std::vector<PathChoice> choices;
   bool is_planned = false;  // of a flow of the plan; else of a connection beyond it
   int flow = -1;            // which, of the plan's; -1: of none
@@ -92,7 +92,6 @@ struct ConnectionPlanFlow {
   std::string source, target;  // hosts
   int source_nic = 0, target_nic = 0;
   PathWay way;
-  int step = 0;  // of its group's pairwise all-to-all, from 1, if it was planned for that
 };
 
 // What a file holds.
@@ -143,8 +142,8 @@ class ConnectionPlan {
   // `count`, spare ones. Empty: both ends are under one switch, and there is nothing to choose.
   // FailedPrecondition: an address that the plan does not know.
   absl::StatusOr<std::vector<PathWay>> Take(const PathEnds& ends, int count);
-  // Ways for what only answers data that comes from `target`, as acknowledgements do: spare ones,
-  // which stay as loaded as they are.
+  // Ways for what only answers data that comes from `target`, as acknowledgements do: the least
+  // loaded spare ones in turn, which stay as loaded as they are.
   absl::StatusOr<std::vector<PathWay>> Answer(const PathEnds& ends, int count);
   // All spare ways, those that have not failed before the others, then the least loaded first; by
   // the reports: none over a switch that carries nothing, if there is another, and each as the
@@ -236,6 +235,7 @@ class ConnectionPlan {
   mutable std::mutex mutex_;  // of all below, and of the spares' seconds
   std::map<std::pair<IpAddress, IpAddress>, size_t> next_;  // flow of the next connection
   std::map<LeafPair, std::vector<Failure>> failures_;       // the oldest first
+  std::map<LeafPair, size_t> answered_;                     // ways handed out by Answer()
   PathReports reports_;
   std::atomic<uint64_t> reports_version_ = 0;
   std::atomic<int64_t> kernel_ports_ = 0;

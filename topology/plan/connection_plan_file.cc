@@ -1,3 +1,5 @@
+#include <cmath>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <tuple>
@@ -89,7 +91,7 @@ class Reader {
       return absl::OkStatus();
     }
     if (words[0] == "detour" && words.size() >= 4) return TakeDetour(words);
-    if (words[0] == "step" && words.size() >= 3) return TakeStep(words);
+    if (words[0] == "rate" && words.size() >= 3) return TakeRate(words);
     if (words[0] == "flow" && words.size() >= 6) return TakeFlow(words);
     if (words[0] == "spare" && words.size() >= 4) {
       WEFT_ASSIGN_OR_RETURN(PathWay way, ParseWay(words.subspan(3)));
@@ -99,12 +101,15 @@ class Reader {
     }
     return Bad(absl::StrCat("\"", words[0], "\" with ", words.size() - 1,
                             " words behind it is no line of a plan; lines begin with fingerprint, "
-                            "ranks, host, hash, router, flow, step, detour or spare"));
+                            "ranks, host, hash, router, flow, detour, rate or spare"));
   }
 
   absl::StatusOr<ConnectionPlanText> Finish() && {
     if (!begun_) return Bad("it is empty");
     if (plan_.hosts.empty()) return Bad("it names no host");
+    for (auto& [over, ways] : plan_.detours) {
+      for (auto& [flow, way] : ways) way.rate = plan_.flows[static_cast<size_t>(flow)].way.rate;
+    }
     return std::move(plan_);
   }
 
@@ -148,31 +153,30 @@ class Reader {
     return absl::OkStatus();
   }
 
-  absl::Status TakeDetour(Words words) {
+  absl::StatusOr<size_t> ParseFlow(absl::string_view what, absl::string_view word) const {
     size_t flow = 0;
-    if (!absl::SimpleAtoi(words[2], &flow) || flow >= plan_.flows.size()) {
-      return Bad(absl::StrCat("a detour of flow \"", words[2], "\"; before it there are ",
-                              plan_.flows.size(), ", counted from 0"));
+    if (absl::SimpleAtoi(word, &flow) && flow < plan_.flows.size()) return flow;
+    return Bad(absl::StrCat("a ", what, " of flow \"", word, "\"; before it there are ",
+                            plan_.flows.size(), ", counted from 0"));
+  }
+
+  absl::Status TakeRate(Words words) {
+    double rate = 0;
+    if (!absl::SimpleAtod(words[1], &rate) || !std::isfinite(rate) || rate <= 0) {
+      return Bad(absl::StrCat("\"", words[1], "\" is no rate: bytes a second, above 0"));
     }
-    WEFT_ASSIGN_OR_RETURN(PathWay way, ParseWay(words.subspan(3)));
-    WEFT_RETURN_IF_ERROR(CheckHashes(way));
-    plan_.detours[std::string(words[1])].insert_or_assign(static_cast<int>(flow), std::move(way));
+    for (absl::string_view word : words.subspan(2)) {
+      WEFT_ASSIGN_OR_RETURN(const size_t flow, ParseFlow("rate", word));
+      plan_.flows[flow].way.rate = rate;
+    }
     return absl::OkStatus();
   }
 
-  absl::Status TakeStep(Words words) {
-    int step = 0;
-    if (!absl::SimpleAtoi(words[1], &step) || step < 1) {
-      return Bad(absl::StrCat("\"", words[1], "\" is no number of a step; they begin with 1"));
-    }
-    for (absl::string_view word : words.subspan(2)) {
-      size_t flow = 0;
-      if (!absl::SimpleAtoi(word, &flow) || flow >= plan_.flows.size()) {
-        return Bad(absl::StrCat("a step of flow \"", word, "\"; before it there are ",
-                                plan_.flows.size(), ", counted from 0"));
-      }
-      plan_.flows[flow].step = step;
-    }
+  absl::Status TakeDetour(Words words) {
+    WEFT_ASSIGN_OR_RETURN(const size_t flow, ParseFlow("detour", words[2]));
+    WEFT_ASSIGN_OR_RETURN(PathWay way, ParseWay(words.subspan(3)));
+    WEFT_RETURN_IF_ERROR(CheckHashes(way));
+    plan_.detours[std::string(words[1])].insert_or_assign(static_cast<int>(flow), std::move(way));
     return absl::OkStatus();
   }
 
@@ -242,11 +246,12 @@ std::string ConnectionPlanFileText(const ConnectionPlanText& plan) {
                     flow.source_nic, " ", flow.target, ":", flow.target_nic);
     AppendWay(text, flow.way);
   }
-  std::map<int, std::string> steps;
+  std::map<int64_t, std::string> rates;
   for (size_t i = 0; i < plan.flows.size(); ++i) {
-    if (plan.flows[i].step > 0) absl::StrAppend(&steps[plan.flows[i].step], " ", i);
+    const auto rate = static_cast<int64_t>(plan.flows[i].way.rate);
+    if (rate > 0) absl::StrAppend(&rates[rate], " ", i);
   }
-  for (const auto& [step, flows] : steps) absl::StrAppend(&text, "step ", step, flows, "\n");
+  for (const auto& [rate, flows] : rates) absl::StrAppend(&text, "rate ", rate, flows, "\n");
   for (const auto& [over, ways] : plan.detours) {
     for (const auto& [flow, way] : ways) {
       absl::StrAppend(&text, "detour ", over, " ", flow);

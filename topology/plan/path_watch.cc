@@ -69,7 +69,8 @@ PathWatch::PathWatch(ConnectionPlan& plan, const IpAddress& own, AskBehindFirst 
       target.members[way.choices[0].index] = way.choices[0].to;
       names_.insert(way.choices[0].to);
     }
-    if (target.members.empty() || text.hashes.count(leaf_) == 0) continue;
+    const auto hash = text.hashes.find(leaf_);
+    if (target.members.empty() || hash == text.hashes.end() || !hash->second.KnowsAll()) continue;
     targets_.push_back(std::move(target));
   }
 }

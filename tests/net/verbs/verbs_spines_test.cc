@@ -2,12 +2,16 @@
 // left.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "tests/net/verbs/world.h"
 
@@ -49,8 +53,42 @@ std::vector<double> RatesOver(World& world, EndlessTraffic& stream, absl::Durati
   return out;
 }
 
+// Warnings that name weft-plan, while it lives; made after the world.
+class PlanWarnings {
+ public:
+  PlanWarnings() {
+    Lines().clear();
+    SetLogLevel(LogLevel::kWarn);  // a world is silent
+    SetLogSink([](LogLevel level, absl::string_view text) {
+      std::lock_guard lock(Mutex());
+      if (level >= LogLevel::kWarn && absl::StrContains(text, "weft-plan paths")) {
+        Lines().emplace_back(text);
+      }
+    });
+  }
+  ~PlanWarnings() {
+    SetLogSink(nullptr);
+    SetLogLevel(LogLevel::kOff);
+  }
+  std::vector<std::string> lines() const {
+    std::lock_guard lock(Mutex());
+    return Lines();
+  }
+
+ private:
+  static std::mutex& Mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  static std::vector<std::string>& Lines() {
+    static std::vector<std::string> lines;
+    return lines;
+  }
+};
+
 TEST(VerbsSpines, FourQueuePairsOnOneSpineFindTheOther) {
   World world(SpineWorld());
+  const PlanWarnings warnings;
   world.fabric.SetSpines({kSpineRate, kSpineRate}, InOrder({0, 0, 0, 0}, {0, 1}));
   ASSERT_TRUE(world.Connect());
   EndlessTraffic stream(world);
@@ -59,16 +97,27 @@ TEST(VerbsSpines, FourQueuePairsOnOneSpineFindTheOther) {
   EXPECT_GT(rates[0], 0.95 * kSpineRate);
   EXPECT_GT(rates[1], 0.95 * kSpineRate);
   EXPECT_LE(world.fabric.QueuePairs(World::Device(0, 0)).size(), kPairs + 1u);
+  // One of two spines was idle: half of the fabric, less what the first search could not tell.
+  ASSERT_EQ(warnings.lines().size(), 1u);
+  int percent = 0;
+  ASSERT_EQ(std::sscanf(warnings.lines()[0].c_str(),
+                        "verbs: queue pairs shared paths by chance: %d %% of what", &percent),
+            1)
+      << warnings.lines()[0];
+  EXPECT_GE(percent, 20);
+  EXPECT_LE(percent, 60);
 }
 
 TEST(VerbsSpines, WithoutTheSearchTheyStay) {
   World world(SpineWorld({"verbs.path_search=false"}));
+  const PlanWarnings warnings;
   world.fabric.SetSpines({kSpineRate, kSpineRate}, InOrder({0, 0, 0, 0}, {1}));
   ASSERT_TRUE(world.Connect());
   EndlessTraffic stream(world);
   const std::vector<double> rates = RatesOver(world, stream, absl::Seconds(2));
   EXPECT_GT(rates[0], 0.95 * kSpineRate);
   EXPECT_EQ(rates[1], 0);
+  EXPECT_TRUE(warnings.lines().empty());  // nothing was measured
 }
 
 TEST(VerbsSpines, ThreeToOneFillsBothFromTheStart) {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+
 #include "base/random.h"
 #include "topology/ecmp/hash_text.h"
 #include "topology/fabric/load.h"
@@ -23,6 +25,8 @@ struct Kind {
 
 constexpr char kFour[] = "leaf-spine:leaves=4,hosts_per_leaf=4,spines=4";
 constexpr char kThree[] = "leaf-spine:leaves=4,hosts_per_leaf=4,spines=3";
+constexpr char kFive[] = "leaf-spine:leaves=4,hosts_per_leaf=4,spines=5";
+constexpr char kSix[] = "leaf-spine:leaves=4,hosts_per_leaf=4,spines=6";
 constexpr char kPods[] =
     "three-tier:pods=2,leaves_per_pod=2,hosts_per_leaf=4,spines_per_pod=4,cores=8";
 
@@ -38,6 +42,9 @@ const Kind kKinds[] = {
     {"crc32c resilient", kThree, "crc32c:select=resilient,buckets=256,seed="},
     {"xor16", kFour, "xor16:offset=2,seed="},
     {"xor16 resilient", kThree, "xor16:select=resilient,buckets=128,seed="},
+    {"crc32 modulo 3", kThree, "crc32:seed="},
+    {"crc32c modulo 6, offset", kSix, "crc32c:offset=5,seed="},
+    {"crc32 modulo 5", kFive, "crc32:seed="},
     {"crc16 of ports", kFour, "crc16-ccitt:fields=0x30,seed="},
     {"polarised", kPods, "crc32:seed=", true},
 };
@@ -58,6 +65,7 @@ TEST(LearnBox, ExplainsEveryKindAndPredictsFreshPorts) {
     const FabricHashes box = MakeBox(fabric, kind);
     const LearnedBox learned = *LearnBox(routes, box, {});
     EXPECT_THAT(learned.known.unknown, ::testing::IsEmpty()) << kind.name;
+    EXPECT_EQ(learned.linear + learned.tables, 0) << kind.name;
     const FabricHashes guess = *MakeHashes(fabric, learned.known, kind.name);
     Random random(9);
     int right = 0, all = 0;
@@ -108,7 +116,45 @@ TEST(LearnBox, PlansByWhatWasLearnedReachTheBound) {
   }
 }
 
-TEST(LearnBox, NamesSwitchesThatNothingExplains) {
+std::vector<TrafficFlow> Ring(const Fabric& fabric, uint64_t seed) {
+  std::vector<NodeId> hosts(fabric.hosts().begin(), fabric.hosts().end());
+  Random(seed).Shuffle(hosts);
+  std::vector<TrafficFlow> flows;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    flows.push_back({{hosts[i], 0}, {hosts[(i + 1) % hosts.size()], 0}, MiB(1)});
+  }
+  return flows;
+}
+
+TEST(LearnBox, PlansByTablesWhatNothingExplains) {
+  for (size_t kind : {5, 6}) {
+    const char* description = kKinds[kind].fabric;
+    Fabric fabric = *LoadFabric(description);
+    Routes routes(fabric);
+    FabricHashes box = MakeBox(fabric, kKinds[kind]);
+    box.SetHash(*fabric.Find("leaf2"), *ParseHash("mix:seed=40"));
+    LearnBoxOptions options;
+    options.linux_seeds = 1 << 12;
+    const LearnedBox learned = *LearnBox(routes, box, options);
+    EXPECT_THAT(learned.known.unknown, ::testing::IsEmpty());
+    EXPECT_EQ(learned.tables, 1);
+    // As weft-topo learn-hash writes it and weft-plan reads it.
+    const HashFile read = *ParseHashFile(HashFileText(learned.known), "hashes.txt");
+    const FabricHashes guess = *MakeHashes(fabric, read, "hashes.txt");
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      const auto flows = Ring(fabric, seed);
+      const PathPlan plan = *PathPlanner(routes, guess).Plan(flows);
+      EXPECT_EQ(plan.open, 0);
+      const PathPlan done = *PathPlanner(routes, box).Evaluate(flows, plan.paths);
+      EXPECT_GE(plan.seconds_bound, 0.95 * done.seconds_after) << description << ", order " << seed;
+      for (size_t i = 0; i < plan.paths.size(); ++i) {
+        EXPECT_EQ(plan.paths[i].links, done.paths[i].links);
+      }
+    }
+  }
+}
+
+TEST(LearnBox, LeavesFlowsOpenOfWhichNothingIsKnown) {
   Fabric fabric = *LoadFabric(kFour);
   Routes routes(fabric);
   FabricHashes box = MakeBox(fabric, kKinds[2]);
@@ -116,10 +162,88 @@ TEST(LearnBox, NamesSwitchesThatNothingExplains) {
   box.SetHash(leaf, *ParseHash("mix:seed=5"));
   LearnBoxOptions options;
   options.linux_seeds = 1 << 12;
+  options.table_pairs = 0;
   const LearnedBox learned = *LearnBox(routes, box, options);
   EXPECT_THAT(learned.known.unknown, ::testing::ElementsAre("leaf2"));
-  absl::Status refused = MakeHashes(fabric, learned.known, "found").status();
-  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("what leaf2 hashes is unknown"));
+  const FabricHashes guess = *MakeHashes(fabric, learned.known, "found");
+  const auto flows = Ring(fabric, 1);
+  const PathPlan plan = *PathPlanner(routes, guess).Plan(flows);
+  int open = 0;
+  for (const PlannedPath& path : plan.paths) {
+    const auto leaf_of = [&](Endpoint end) { return fabric.link(fabric.Ports(end)[0]).target; };
+    const bool is_unknown = leaf_of(path.source) == leaf && leaf_of(path.target) != leaf;
+    EXPECT_EQ(path.open, is_unknown);
+    EXPECT_EQ(path.source_port == 0, is_unknown);
+    EXPECT_EQ(path.links.empty(), is_unknown);
+    open += path.open ? 1 : 0;
+  }
+  EXPECT_GT(open, 0);
+  EXPECT_EQ(plan.open, open);
+  EXPECT_EQ(PathPlanner(routes, guess).Replan(flows, plan)->open, open);
+}
+
+// index = parities of chosen bits of addresses and ports, as of a hash that nobody has published.
+uint32_t Parities(const FiveTuple& tuple) {
+  const TupleBits bits = BitsOf(tuple);
+  uint32_t index = 0;
+  for (uint64_t row = 0; row < 2; ++row) {
+    int ones = 0;
+    for (size_t i = 0; i < 2; ++i) {
+      uint64_t state = 77 + 10 * row + i;
+      ones += std::popcount(bits[i] & SplitMix64(state));
+    }
+    index |= static_cast<uint32_t>(ones % 2) << row;
+  }
+  return index;
+}
+
+std::vector<HashObservation> SeenOfParities(int count, int wrong_every) {
+  Random random(5);
+  std::vector<HashObservation> seen;
+  for (int i = 0; i < count; ++i) {
+    const FiveTuple tuple{IpAddress::V4(0x0A010000 + static_cast<uint32_t>(random.Below(8))),
+                          IpAddress::V4(0x0A010100 + static_cast<uint32_t>(random.Below(64))),
+                          static_cast<uint16_t>(0xC000 + random.Below(0x3000)),
+                          4791,
+                          kProtocolUdp,
+                          0};
+    // Members are numbered otherwise than the hash counts.
+    uint32_t member = (Parities(tuple) + 3) % 4;
+    if (wrong_every > 0 && i % wrong_every == 0) member = (member + 1) % 4;
+    seen.push_back({tuple, member});
+  }
+  return seen;
+}
+
+TEST(FitLinear, PredictsFreshFlowsOfAnUnpublishedHash) {
+  for (int wrong_every : {0, 100}) {
+    const auto fitted = FitLinear(4, SeenOfParities(400, wrong_every));
+    ASSERT_TRUE(fitted.has_value()) << wrong_every;
+    EXPECT_LT(fitted->chance_log10, -100);
+    const SwitchHash hash = *ParseHash(HashText(fitted->hash.options()));
+    int known = 0;
+    for (const HashObservation& one : SeenOfParities(2000, 0)) {
+      if (!hash.Knows(one.tuple, 4)) continue;
+      ++known;
+      EXPECT_EQ(fitted->member_at[hash.Select(one.tuple, 4)], one.member);
+    }
+    EXPECT_GE(known, 1990);
+    FiveTuple other = SeenOfParities(1, 0)[0].tuple;
+    other.target_port = 4792;  // nothing was seen of it
+    EXPECT_FALSE(hash.Knows(other, 4));
+    EXPECT_FALSE(hash.Knows(SeenOfParities(1, 0)[0].tuple, 3));
+  }
+}
+
+TEST(FitLinear, FindsNothingWhereAHashIsNotLinear) {
+  for (const char* text : {"linux:seed=9", "mix:seed=9"}) {
+    std::vector<HashObservation> seen = SeenOfParities(400, 0);
+    for (HashObservation& one : seen) {
+      one.member = static_cast<uint32_t>(ParseHash(text)->Select(one.tuple, 4));
+    }
+    EXPECT_FALSE(FitLinear(4, seen).has_value()) << text;
+  }
+  EXPECT_FALSE(FitLinear(4, SeenOfParities(16, 0)).has_value());  // too few
 }
 
 TEST(LinuxSeedSearch, FindsSeedsOfEitherFamilyAmongAll) {

@@ -27,6 +27,24 @@ TEST(HashText, IsReadBackAsWritten) {
   EXPECT_EQ(ParseHash("linux:seed=1")->options().select, HashSelect::kThreshold);
 }
 
+TEST(HashText, KeepsTablesOfFlows) {
+  for (const char* text : {"table:members=4,wrong=1e-06,10.1.0.1>10.1.1.1>4791>17=49200.2+49201.0,"
+                           "10.1.0.2>10.1.1.1>4791>17=50000.3",
+                           "table:members=3,wrong=0,fd01::1>fd01::1:1>4791>17=49200.2"}) {
+    const SwitchHash hash = *ParseHash(text);
+    EXPECT_EQ(HashText(hash.options()), text);
+  }
+  const SwitchHash hash = *ParseHash("table:members=4,10.1.0.1>10.1.1.1>4791>17=49200.2");
+  FiveTuple tuple{
+      *IpAddress::Parse("10.1.0.1"), *IpAddress::Parse("10.1.1.1"), 49200, 4791, kProtocolUdp, 0};
+  EXPECT_TRUE(hash.Knows(tuple, 4));
+  EXPECT_EQ(hash.Select(tuple, 4), 2u);
+  EXPECT_FALSE(hash.Knows(tuple, 3));  // a next hop has gone
+  tuple.source_port = 49201;
+  EXPECT_FALSE(hash.Knows(tuple, 4));
+  EXPECT_LT(hash.Select(tuple, 4), 4u);
+}
+
 TEST(HashText, NamesWhatIsWrong) {
   const auto message = [](const char* text) {
     return std::string(ParseHash(text).status().message());
@@ -36,6 +54,11 @@ TEST(HashText, NamesWhatIsWrong) {
   EXPECT_THAT(message("crc16:seed=x"), HasSubstr("seed is \"x\", not a number"));
   EXPECT_THAT(message("crc16:select=first"), HasSubstr("not modulo, threshold or resilient"));
   EXPECT_THAT(message("crc99:seed=1"), HasSubstr("no hash function of a switch"));
+  EXPECT_THAT(message("table:members=4,10.1.0.1>10.1.1.1>4791>17=49200.4"),
+              HasSubstr("\"49200.4\" is wrong; right is PORT.MEMBER, with a member below 4"));
+  EXPECT_THAT(message("table:members=4,10.1.0.1>4791=49200.1"), HasSubstr("right is 10.1.0.1>10."));
+  EXPECT_THAT(message("linear:bits=2,origin=10.1.0.1>10.1.1.1>1>2>17,00=1"),
+              HasSubstr("12 hexadecimal bytes"));
 }
 
 constexpr char kFile[] =

@@ -35,8 +35,8 @@ flow 0 2 h0:0 h2:0 0.5 leaf0:1/4
 flow 0 2 h0:0 h2:0 0.5 leaf0:3/4
 flow 1 2 h0:0 h2:0 0.5 leaf0:2/4
 flow 2 0 h2:0 h0:0 0.5 leaf1:0/4
-step 1 2
-step 3 0 1
+rate 5000000 2
+rate 833333 0 1
 spare leaf0 leaf1 0.1 leaf0:0/4
 spare leaf0 leaf1 0.6 leaf0:1/4
 spare leaf1 leaf0 0.2 leaf1:2/4
@@ -58,9 +58,9 @@ TEST(ConnectionPlan, TheFileIsReadBackAsWritten) {
   const std::string text = ConnectionPlanFileText(plan);
   EXPECT_EQ(ConnectionPlanFileText(*ParseConnectionPlan(text, "again")), text);
   EXPECT_EQ(plan.flows[1].way.choices, (std::vector<PathChoice>{{"leaf0", 3, 4}}));
-  std::vector<int> steps;
-  for (const ConnectionPlanFlow& flow : plan.flows) steps.push_back(flow.step);
-  EXPECT_EQ(steps, (std::vector<int>{3, 3, 1, 0}));
+  std::vector<double> rates;
+  for (const ConnectionPlanFlow& flow : plan.flows) rates.push_back(flow.way.rate);
+  EXPECT_EQ(rates, (std::vector<double>{833333, 833333, 5000000, 0}));
 }
 
 TEST(ConnectionPlan, NamesTheLineThatIsWrong) {
@@ -75,9 +75,11 @@ TEST(ConnectionPlan, NamesTheLineThatIsWrong) {
   EXPECT_THAT(message("flow 0 1 h0:0 h0:0 1 leaf0:4/4"), HasSubstr("\"leaf0:4/4\" is no choice"));
   EXPECT_THAT(message("flow 0 1 h0:0 h0:0 1 leaf0:1/4"), HasSubstr("what leaf0 hashes"));
   EXPECT_THAT(message("detour spine0 0 0.5 leaf0:0/3"), HasSubstr("before it there are 0"));
-  EXPECT_THAT(message("step 1 0"),
-              HasSubstr("plan:3: a step of flow \"0\"; before it there are 0"));
-  EXPECT_THAT(message("step 0 0"), HasSubstr("\"0\" is no number of a step; they begin with 1"));
+  EXPECT_THAT(message("rate 1 0"),
+              HasSubstr("plan:3: a rate of flow \"0\"; before it there are 0"));
+  for (const char* rate : {"0", "-1", "nan", "inf", "fast"}) {
+    EXPECT_THAT(message(absl::StrCat("rate ", rate, " 0")), HasSubstr("is no rate")) << rate;
+  }
   EXPECT_THAT(message("route 1 2"), HasSubstr("lines begin with fingerprint"));
   EXPECT_THAT(std::string(ParseConnectionPlan("ranks 4\n", "plan").status().message()),
               HasSubstr("plan:1: this is no plan of paths of this version"));
@@ -138,15 +140,39 @@ TEST(ConnectionPlan, NoWayThatFailedIsTakenWhileAnotherIsLeft) {
   // All have failed: the one of which that is longest ago.
   EXPECT_EQ(plan.Instead(ends, way, now + absl::Seconds(3))->ToString(), "leaf0:0/4");
   // One answers again.
-  plan.Answers(ends, {0, {{"leaf0", 2, 4}}});
+  plan.Answers(ends, {.choices = {{"leaf0", 2, 4}}});
   EXPECT_EQ(plan.Answer(ends, 1)->front().ToString(), "leaf0:2/4");
+}
+
+TEST(ConnectionPlan, AnswersTakeTheLeastLoadedWaysInTurn) {
+  constexpr char kWays[] = R"(weft-paths 1
+fingerprint 0
+ranks 2
+host h0 10.1.0.1 leaf0
+host h2 10.1.1.1 leaf1
+hash leaf0 linux:seed=1000
+spare leaf0 leaf1 0.1 leaf0:0/3
+spare leaf0 leaf1 0.1 leaf0:1/3
+spare leaf0 leaf1 0.2 leaf0:2/3
+)";
+  ConnectionPlan plan(*ParseConnectionPlan(kWays, "plan"), "plan");
+  const PathEnds ends{*IpAddress::Parse("10.1.0.1"), *IpAddress::Parse("10.1.1.1")};
+  const std::vector<PathWay> ways = *plan.Answer(ends, 2);
+  ASSERT_EQ(ways.size(), 2u);
+  EXPECT_EQ(ways[0].ToString(), "leaf0:0/3");
+  EXPECT_EQ(ways[1].ToString(), "leaf0:1/3");
+  EXPECT_EQ(plan.Answer(ends, 1)->front().ToString(), "leaf0:0/3");
+  EXPECT_EQ(plan.Answer(ends, 1)->front().ToString(), "leaf0:1/3");
+  plan.Fails(ends, ways[0], absl::UnixEpoch());
+  EXPECT_EQ(plan.Answer(ends, 1)->front().ToString(), "leaf0:1/3");
+  EXPECT_EQ(plan.Answer(ends, 1)->front().ToString(), "leaf0:1/3");
 }
 
 TEST(ConnectionPlan, FailuresAreForgottenAndBounded) {
   ConnectionPlan plan(*ParseConnectionPlan(kFourWays, "plan"), "plan");
   const PathEnds ends{kH0, kH2, 0, 1};
   for (uint32_t i = 0; i < 1000; ++i) {
-    ASSERT_TRUE(plan.Instead(ends, {0, {{"leaf0", i, 1000}}}, absl::UnixEpoch()).ok());
+    ASSERT_TRUE(plan.Instead(ends, {.choices = {{"leaf0", i, 1000}}}, absl::UnixEpoch()).ok());
   }
   EXPECT_EQ(plan.failed(), ConnectionPlan::kFailedMost);
   const PathWay planned = plan.Take(ends, 1)->front();
@@ -166,6 +192,7 @@ hash leaf1 linux:seed=1001
 router 10.2.0.1 spine1
 flow 0 1 h0:0 h1:0 0.5 leaf0:0/3>spine0
 flow 1 2 h1:0 h2:0 0.5 leaf1:2/3>spine2
+rate 833333 0
 detour spine0 0 0.5 leaf0:2/3>spine2
 detour spine0 1 0.5 leaf1:1/3>spine1
 spare leaf0 leaf1 0.5 leaf0:0/3>spine0
@@ -194,6 +221,7 @@ TEST(ConnectionPlan, WhileASwitchCarriesNothingAllFlowsHaveTheWaysThatWerePlanne
   for (ConnectionPlan* one : {&plan, &other}) {
     EXPECT_EQ(one->Now(way).ToString(), "leaf0:2/3");
     EXPECT_EQ(one->Now(displaced).ToString(), "leaf1:1/3");
+    EXPECT_EQ(one->Now(way).rate, 833333);
     EXPECT_EQ(one->Planned(one->Now(way)).ToString(), "leaf0:0/3");
   }
   EXPECT_EQ(Names(*other.Take(ends, 1)), std::vector<std::string>{"leaf0:2/3"});
@@ -232,7 +260,7 @@ TEST(ConnectionPlan, WhereTwoSwitchesAreLostFlowsAreDealtOutOverTheRest) {
 
 TEST(ConnectionPlan, SparesComeBestFirstAndFailedOnesLast) {
   ConnectionPlan plan(*ParseConnectionPlan(kFourWays, "plan"), "plan");
-  ASSERT_TRUE(plan.Instead({kH0, kH2}, {0, {{"leaf0", 2, 4}}}, absl::UnixEpoch()).ok());
+  ASSERT_TRUE(plan.Instead({kH0, kH2}, {.choices = {{"leaf0", 2, 4}}}, absl::UnixEpoch()).ok());
   const std::vector<PathWay> spares = *plan.Spares({kH0, kH2});
   EXPECT_THAT(spares, SizeIs(4));
   EXPECT_EQ(spares.back().ToString(), "leaf0:2/4");
@@ -259,7 +287,7 @@ spare leaf0 leaf1 0.3 leaf0:2/3>spine2
 
 TEST(ConnectionPlan, AQueuePairLeavesWaysInTurn) {
   ConnectionPlan plan(*ParseConnectionPlan(kFourWays, "plan"), "plan");
-  std::vector<PathWay> left{{0, {{"leaf0", 0, 4}}}};
+  std::vector<PathWay> left{{.choices = {{"leaf0", 0, 4}}}};
   std::set<std::string> taken;
   for (int i = 0; i < 3; ++i) {
     left.push_back(*plan.Another({kH0, kH2}, left));
