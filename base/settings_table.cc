@@ -24,6 +24,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"plan.watch", kDuration, "200ms", "0..1h", "How often a planned rank asks by a few probes whether its first switch still hashes over the planned next hops, so that flows follow when one is gone; less often where many ranks are under one switch; 0: never."},
     {"transport.requests", kInteger, "4096", "1..1048576", "How many sends or receives may be posted on one link before the next is answered \"not yet\"."},
 
+    {"progress.cpus", kText, "near", "", "Where the progress thread of a process runs: near, on those of the process's CPUs that are at the NUMA node of its NIC, unless ranks fill the cores or compute threads are bound to one each; free, on all of its CPUs; or a list, as 0-3,8."},
     {"wait.spin", kDuration, "20us", "0..1s", "How long a waiting thread polls without giving up its core; 0 where ranks outnumber cores."},
     {"wait.yield", kDuration, "200us", "0..1s", "How long it then polls with sched_yield between, before it sleeps in the kernel."},
 
@@ -87,17 +88,19 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"verbs.give_up_after", kDuration, "30s", "10ms..24h", "How long queue pairs are replaced and data is sent again without any getting across, until the link fails."},
 
     {"collective.timeout", kDuration, "5m", "100ms..24h", "How long a collective may wait for a rank before it fails on every rank, naming the one that is missing."},
-    {"collective.algorithm", kChoice, "auto", "auto|oneshot|direct|ring|chain|flat|recursive_doubling|halving_doubling|tree|binomial|bruck|pat|pairwise|scatter_allgather|hierarchical|three_level", "Forces one algorithm for every collective that has it; auto takes the cheapest by the machine's costs."},
+    {"collective.algorithm", kText, "auto", "", "Forces one algorithm, as ring, for every collective that has it; docs/collectives.md lists them; auto takes the cheapest by the machine's costs."},
     {"collective.algorithm_by_kind", kText, "", "", "Forces algorithms for some collectives, by kind and, where wanted, size and group, as all_reduce=tree,broadcast:1MiB..@dp*=chain; auto is a value too; the last that fits counts, and goes before collective.algorithm."},
     {"collective.costs", kText, "", "", "File with the costs that algorithms are chosen by, of rank 0 for all; empty: what weft-bw --calibrate wrote on its machine, else defaults."},
     {"collective.fabric", kText, "", "", "The fabric that the job runs on, a fabric file or a generator: collectives are then planned by its switches, NICs and their rates."},
     {"collective.fabric_host", kText, "", "", "What this host is called in collective.fabric; empty: its name."},
+    {"collective.deterministic", kBool, "false", "", "Algorithms are chosen by kind, size and group alone: by the costs that Weft comes with, and never by what was measured on a machine or by its cores; so the order of a reduction, and its bits, are the same in every run of the same layout. Rank 0's counts for all."},
     {"collective.chunk_bytes", kBytes, "256KiB", "4KiB..64MiB", "Largest pieces in which an algorithm pipelines a large buffer; rank 0's counts for all."},
 
     {"records.enabled", kBool, "true", "", "Writes what this process does (collectives, flows, phases, steps) into a ring in shared memory, for weft-top, weft-trace, weft-diagnose and weft-agent."},
     {"records.folder", kText, "", "", "Where the rings lie, one file a process; empty: /dev/shm/weft-UID, else $XDG_RUNTIME_DIR/weft, else /tmp/weft-UID."},
     {"records.bytes", kBytes, "256KiB", "4KiB..64MiB", "Size of a process's ring, 64 bytes a record; the oldest are overwritten."},
     {"records.keep", kBool, "false", "", "Leaves the ring of a process that ends in good order, as one that dies or fails does in any case; an hour later a process that starts removes it."},
+    {"records.dead_bytes", kBytes, "64MiB", "0..64GiB", "Rings of processes that have died are kept up to so many bytes in all, and up to an eighth of the file system that they lie in; whoever starts removes the oldest beyond."},
     {"records.dcgm_exporter", kText, "", "", "HOST:PORT of this host's dcgm-exporter, from whose page weft-agent, weft-run, weft-top and weft-diagnose take the GPUs' clocks, temperatures and errors; empty: from none."},
 
     {"store.timeout", kDuration, "5m", "100ms..24h", "How long a wait for a key of the rendezvous store may take."},

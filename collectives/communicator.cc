@@ -1,5 +1,7 @@
 #include "collectives/communicator.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -8,10 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
+#include "collectives/group_settings.h"
 #include "collectives/planner/concurrent.h"
 #include "collectives/planner/group_place.h"
 #include "collectives/planner/planner.h"
@@ -49,20 +53,29 @@ std::unique_ptr<BufferCheck> CheckOf(const CollectiveSpec& spec, const void* inp
       BufferOf(output, OutputLength(spec), spec.output_counts, spec.output_offsets, element));
 }
 
+// What a call ends with where its output is more than caches hold: what is written around them then
+// costs two thirds of the memory traffic, and nobody finds the beginning of it in them anyway.
+net::ReduceFn StreamFor(CollectiveKind kind, size_t output_bytes, DataType type, ReduceOp op) {
+  static const size_t cache_bytes = [] {
+    const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return bytes > 0 ? static_cast<size_t>(bytes) : size_t{32} << 20;
+  }();
+  return Reduces(kind) && output_bytes > cache_bytes ? StreamingReduceFor(type, op) : nullptr;
+}
+
 class CommunicatorImpl final : public Communicator {
  public:
-  CommunicatorImpl(std::shared_ptr<EndpointImpl> endpoint, std::shared_ptr<Group> group)
+  CommunicatorImpl(std::shared_ptr<EndpointImpl> endpoint, std::shared_ptr<Group> group,
+                   GroupSettings settings)
       : endpoint_(std::move(endpoint)),
         group_(std::move(group)),
-        chunk_bytes_(static_cast<uint64_t>(endpoint_->costs().chunk_bytes)),
-        verify_(endpoint_->settings().Bool("verify.schedules")),
-        verify_buffers_(endpoint_->settings().Bool("verify.buffers")) {
+        settings_(std::move(settings)),
+        chunk_bytes_(static_cast<uint64_t>(endpoint_->costs().chunk_bytes)) {
     std::vector<RankPlace> places;
     for (Rank rank : group_->ranks) places.push_back(endpoint_->place(rank));
-    const planner::PlannedPeers& planned = endpoint_->planned();
-    GroupPlace place(places, planned.Within(group_->ranks, places));
-    place.has_planned_exchange = planned.HasExchange(group_->ranks, places);
-    if (place.hosts.size() > 1) place_ = std::make_shared<const GroupPlace>(std::move(place));
+    auto place = std::make_shared<const GroupPlace>(
+        places, endpoint_->planned().Within(group_->ranks, places));
+    if (place->hosts.size() > 1) place_ = std::move(place);
     groups_at_once_ = planner::GroupsAtOnce(endpoint_->mesh(), group_->ranks,
                                             [this](Rank rank) { return endpoint_->host(rank); });
   }
@@ -114,7 +127,7 @@ class CommunicatorImpl final : public Communicator {
   WorkPtr AllToAllV(const void* input, absl::Span<const size_t> input_counts,
                     absl::Span<const size_t> input_offsets, void* output,
                     absl::Span<const size_t> output_counts, absl::Span<const size_t> output_offsets,
-                    DataType type) override;
+                    DataType type, size_t typical_count) override;
   WorkPtr AllGatherV(const void* input, void* output, absl::Span<const size_t> counts,
                      absl::Span<const size_t> output_offsets, DataType type) override;
   WorkPtr Barrier() override {
@@ -133,7 +146,9 @@ class CommunicatorImpl final : public Communicator {
   void SetPriority(Priority priority) override {
     priority_.store(priority, std::memory_order_relaxed);
   }
-  void Abort(absl::Status reason) override { endpoint_->Abort(group_, std::move(reason)); }
+  void Abort(absl::Status reason) override {
+    endpoint_->Abort(group_, std::move(reason), /*says=*/false);
+  }
   absl::StatusOr<std::unique_ptr<Communicator>> Shrink(absl::Span<const GroupRank> excluded,
                                                        absl::string_view name) override;
 
@@ -166,8 +181,8 @@ class CommunicatorImpl final : public Communicator {
 
   std::shared_ptr<EndpointImpl> endpoint_;
   std::shared_ptr<Group> group_;
+  const GroupSettings settings_;
   const uint64_t chunk_bytes_;
-  const bool verify_, verify_buffers_;
   std::shared_ptr<const GroupPlace> place_;  // null: one host
   int groups_at_once_ = 1;
   std::mutex mutex_;  // orders calls; before group_->mutex
@@ -201,11 +216,11 @@ absl::StatusOr<std::shared_ptr<PlanEntry>> CommunicatorImpl::PlanFor(CollectiveS
   }
   auto entry = std::make_shared<PlanEntry>();
   entry->choice = planner::ChoosePlan(spec, element, endpoint_->costs(),
-                                      endpoint_->forced().For(spec, element, group_->name));
+                                      settings_.forced.For(spec, element, group_->name));
   const Algorithm& algorithm = *entry->choice.algorithm;
   CollectiveSpec planned = planner::SpecOf(entry->choice, spec);
   // What others send in AllToAllV is not known here.
-  if (verify_ && spec.kind != CollectiveKind::kAllToAllV) {
+  if (settings_.verify_schedules && spec.kind != CollectiveKind::kAllToAllV) {
     std::vector<CollectiveSpec> specs(static_cast<size_t>(spec.size), planned);
     std::vector<RankSchedule> schedules;
     for (int r = 0; r < spec.size; ++r) {
@@ -237,7 +252,7 @@ absl::Status CommunicatorImpl::Usable(int peer) {
   }
   if (departure.ok()) return absl::OkStatus();
   // The others may wait for us: they shall hear of the rank that is gone, not of us.
-  endpoint_->Abort(group_, departure);
+  endpoint_->Abort(group_, departure, /*says=*/true);
   std::lock_guard<std::mutex> lock(group_->mutex);
   return group_->status;
 }
@@ -251,6 +266,7 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
   const size_t element = SizeOf(type);
   spec.chunk = std::max<uint64_t>(chunk_bytes_ / element, 1);
   spec.average = Reduces(spec.kind) && op == ReduceOp::kAverage;
+  spec.rounds_once = Reduces(spec.kind) && ReduceAllFor(type, op) != nullptr;
   const uint64_t input_length = InputLength(spec), output_length = OutputLength(spec);
   spec.in_place =
       input_length > 0 && output_length > 0 &&
@@ -285,13 +301,15 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
                         .element = element,
                         .divisor = size(),
                         .reduce = Reduces(entry.spec.kind) ? ReduceFor(type, op) : nullptr,
+                        .stream = StreamFor(entry.spec.kind, output_length * element, type, op),
+                        .reduce_all = Reduces(entry.spec.kind) ? ReduceAllFor(type, op) : nullptr,
                         .scale = ScaleFor(type),
                         .key = {LinkTag(group_->id, sequence, /*is_message=*/false), check},
                         .group = group_->peers};
   auto work = std::make_shared<CollectiveWork>(endpoint_.get(), group_, start_ns,
                                                *std::move(planned), invocation, sequence, type, op);
   work->priority = priority_.load(std::memory_order_relaxed);
-  if (verify_buffers_) work->Verify(CheckOf(entry.spec, input, output, element));
+  if (settings_.verify_buffers) work->Verify(CheckOf(entry.spec, input, output, element));
   endpoint_->Start(work);
   return work;
 }
@@ -312,7 +330,8 @@ WorkPtr CommunicatorImpl::AllGatherV(const void* input, void* output,
 WorkPtr CommunicatorImpl::AllToAllV(const void* input, absl::Span<const size_t> input_counts,
                                     absl::Span<const size_t> input_offsets, void* output,
                                     absl::Span<const size_t> output_counts,
-                                    absl::Span<const size_t> output_offsets, DataType type) {
+                                    absl::Span<const size_t> output_offsets, DataType type,
+                                    size_t typical_count) {
   const size_t n = static_cast<size_t>(size());
   const size_t own = static_cast<size_t>(group_->rank);
   if (input_counts.size() != n || input_offsets.size() != n || output_counts.size() != n ||
@@ -324,7 +343,7 @@ WorkPtr CommunicatorImpl::AllToAllV(const void* input, absl::Span<const size_t> 
         absl::StrCat("all_to_all_v: rank ", own, " sends itself ", input_counts[own],
                      " elements, but expects ", output_counts[own])));
   }
-  CollectiveSpec spec = Spec(CollectiveKind::kAllToAllV, 0);
+  CollectiveSpec spec = Spec(CollectiveKind::kAllToAllV, typical_count);
   spec.input_counts.assign(input_counts.begin(), input_counts.end());
   spec.input_offsets.assign(input_offsets.begin(), input_offsets.end());
   spec.output_counts.assign(output_counts.begin(), output_counts.end());
@@ -354,7 +373,7 @@ WorkPtr CommunicatorImpl::Message(bool sends, void* data, size_t bytes, GroupRan
   auto work = std::make_shared<MessageWork>(endpoint_.get(), group_, start_ns, sends, data, bytes,
                                             peer.value(), tag);
   work->priority = priority_.load(std::memory_order_relaxed);
-  if (verify_buffers_) {
+  if (settings_.verify_buffers) {
     const BufferCheck::Buffer buffer{data, bytes, {{0, bytes}}};
     work->Verify(sends ? std::make_unique<BufferCheck>(buffer, BufferCheck::Buffer{})
                        : std::make_unique<BufferCheck>(BufferCheck::Buffer{}, buffer));
@@ -388,13 +407,41 @@ absl::StatusOr<std::unique_ptr<Communicator>> CommunicatorImpl::Shrink(
   if (!met.ok()) {
     return Annotate(met, absl::StrCat("shrink communicator \"", group_->name, "\""));
   }
-  return Create(endpoint_, chosen, std::move(ranks));
+  return CreateCommunicator(endpoint_, chosen, std::move(ranks), settings_);
 }
+
+constexpr absl::string_view kGroupSettings[] = {"collective.timeout", "collective.algorithm",
+                                                "collective.algorithm_by_kind", "verify.schedules",
+                                                "verify.buffers"};
 
 }  // namespace
 
+bool GroupSettings::Has(absl::string_view name) {
+  return std::find(std::begin(kGroupSettings), std::end(kGroupSettings), name) !=
+         std::end(kGroupSettings);
+}
+
+std::string GroupSettings::Names() { return absl::StrJoin(kGroupSettings, ", "); }
+
+absl::StatusOr<GroupSettings> GroupSettings::From(const Settings& settings) {
+  GroupSettings own;
+  own.timeout = settings.Duration("collective.timeout");
+  WEFT_ASSIGN_OR_RETURN(own.forced, planner::Forced::Create(settings));
+  own.verify_schedules = settings.Bool("verify.schedules");
+  own.verify_buffers = settings.Bool("verify.buffers");
+  return own;
+}
+
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     std::shared_ptr<Endpoint> endpoint, absl::string_view name, std::vector<Rank> ranks) {
+  GroupSettings settings = static_cast<EndpointImpl*>(endpoint.get())->group_settings();
+  return CreateCommunicator(std::move(endpoint), name, std::move(ranks), std::move(settings));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(std::shared_ptr<Endpoint> endpoint,
+                                                                 absl::string_view name,
+                                                                 std::vector<Rank> ranks,
+                                                                 GroupSettings settings) {
   auto own = std::static_pointer_cast<EndpointImpl>(std::move(endpoint));
   auto group = std::make_shared<Group>();
   group->name = std::string(name);
@@ -417,9 +464,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
         absl::StrCat("communicator \"", name, "\" lacks this rank, ", own->rank().value()));
   }
   group->ranks = std::move(ranks);
+  group->timeout = settings.timeout;
   WEFT_RETURN_IF_ERROR(own->Join(group));
   return std::unique_ptr<Communicator>(
-      std::make_unique<CommunicatorImpl>(std::move(own), std::move(group)));
+      std::make_unique<CommunicatorImpl>(std::move(own), std::move(group), std::move(settings)));
 }
 
 }  // namespace weft::collectives

@@ -104,11 +104,15 @@ class Communicator {
   // input and output: size() * count.
   virtual WorkPtr AllToAll(const void* input, void* output, size_t count, DataType type) = 0;
   // Per-rank counts and offsets, in elements, each of size() entries. What rank a sends to b must
-  // be what b expects of a.
+  // be what b expects of a. `typical_count`: elements of the average part, from one rank to one
+  // other, where all ranks know it; the same number on all ranks, as the algorithm is chosen by it.
+  // 0: they do not; the call is then planned for parts of a size that is large
+  // (planner::kUnknownPartBytes).
   virtual WorkPtr AllToAllV(const void* input, absl::Span<const size_t> input_counts,
                             absl::Span<const size_t> input_offsets, void* output,
                             absl::Span<const size_t> output_counts,
-                            absl::Span<const size_t> output_offsets, DataType type) = 0;
+                            absl::Span<const size_t> output_offsets, DataType type,
+                            size_t typical_count = 0) = 0;
   // All-gather with a count per rank; rank r's part at output_offsets[r].
   virtual WorkPtr AllGatherV(const void* input, void* output, absl::Span<const size_t> counts,
                              absl::Span<const size_t> output_offsets, DataType type) = 0;

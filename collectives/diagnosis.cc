@@ -162,7 +162,7 @@ void EndpointImpl::OnBufferFault(Operation& operation, const absl::Status& found
 }
 
 void EndpointImpl::FailGroup(Group& group, const absl::Status& status, int64_t now_ns,
-                             absl::Duration grace, const Peer* told_by) {
+                             absl::Duration grace, const Peer* told_by, bool says) {
   absl::Status verdict;
   {
     std::lock_guard<std::mutex> lock(group.mutex);
@@ -173,7 +173,7 @@ void EndpointImpl::FailGroup(Group& group, const absl::Status& status, int64_t n
   }
   // Unless this process gave the group up itself, as one does that ends.
   if (told_by != nullptr || !absl::IsCancelled(verdict)) recorder_.MarkFailed();
-  if (verdict.code() == absl::StatusCode::kCancelled) {
+  if (verdict.code() == absl::StatusCode::kCancelled || !says) {
     WEFT_LOG_DEBUG(verdict.message());
   } else if (told_by == nullptr) {
     WEFT_LOG_WARN(verdict.message());
@@ -280,7 +280,7 @@ void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
   operation.Remind(*this, now_ns);
   const bool stalled = now_ns - operation.moved_ns >= kStallNs;
   if (now_ns >= operation.deadline_ns && stalled) {
-    FailGroup(operation.group(), Overdue(operation, now_ns, collective_timeout_), now_ns,
+    FailGroup(operation.group(), Overdue(operation, now_ns, operation.group().timeout), now_ns,
               absl::Milliseconds(100));
     return;
   }
@@ -422,8 +422,8 @@ bool EndpointImpl::FlushNotices() {
   return moved;
 }
 
-void EndpointImpl::Abort(const std::shared_ptr<Group>& group, absl::Status reason) {
-  driver_.Run([&] { FailGroup(*group, reason, now_ns_, absl::Milliseconds(100)); });
+void EndpointImpl::Abort(const std::shared_ptr<Group>& group, absl::Status reason, bool says) {
+  driver_.Run([&] { FailGroup(*group, reason, now_ns_, absl::Milliseconds(100), nullptr, says); });
 }
 
 }  // namespace weft::collectives

@@ -18,7 +18,9 @@
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
 #include "collectives/planner/own_place.h"
+#include "collectives/progress_cpus.h"
 #include "topology/host/affinity.h"
+#include "topology/host/thread_binding.h"
 
 namespace weft::collectives {
 namespace {
@@ -75,9 +77,7 @@ absl::StatusOr<std::shared_ptr<Endpoint>> CreateRejoinable(RejoinableOptions opt
   return std::shared_ptr<Endpoint>(std::move(endpoint));
 }
 
-EndpointImpl::EndpointImpl(RejoinableOptions options) : options_(std::move(options)) {
-  collective_timeout_ = options_.settings.Duration("collective.timeout");
-}
+EndpointImpl::EndpointImpl(RejoinableOptions options) : options_(std::move(options)) {}
 
 absl::Status EndpointImpl::Open() {
   if (options_.rejoining.has_value()) epoch_ = options_.rejoining->epoch;
@@ -88,13 +88,11 @@ absl::Status EndpointImpl::Open() {
   peers_.resize(static_cast<size_t>(options_.world_size));
   for (int r = 0; r < options_.world_size; ++r) peers_[static_cast<size_t>(r)].rank = Rank(r);
   WEFT_RETURN_IF_ERROR(driver_.Open());
-  WEFT_ASSIGN_OR_RETURN(forced_, planner::Forced::Create(options_.settings));
+  WEFT_ASSIGN_OR_RETURN(group_settings_, GroupSettings::From(options_.settings));
   RankDirectory::Own own;
   WEFT_ASSIGN_OR_RETURN(own.place, planner::OwnPlace(options_.settings));
   if (options_.rank == Rank(0)) {
-    WEFT_ASSIGN_OR_RETURN(const planner::Calibration calibration,
-                          planner::LoadCalibration(options_.settings));
-    own.costs = planner::TableFor(calibration, options_.settings, JobCores());
+    WEFT_ASSIGN_OR_RETURN(own.costs, planner::LoadTable(options_.settings, JobCores()));
   }
   const int64_t start_ns = SystemClock::Nanoseconds();
   if (options_.world_size > 1) {
@@ -118,25 +116,45 @@ absl::Status EndpointImpl::Open() {
   // Whoever spins while ranks outnumber cores keeps the one that it waits for from running.
   const bool may_spin = ranks_here <= JobCores();
   if (options_.world_size > 1) {
+    WEFT_ASSIGN_OR_RETURN(CpuSet cpus, CpusOfProgress(static_cast<int>(ranks_here)));
     driver_.Begin(may_spin ? options_.settings.Duration("wait.spin") : absl::ZeroDuration(),
-                  options_.settings.Duration("wait.yield"));
+                  options_.settings.Duration("wait.yield"), std::move(cpus));
   }
   return absl::OkStatus();
+}
+
+// Empty: all of the process's. Where ranks fill the cores of a host, each of them has few, and its
+// threads compute on all of these: the progress thread then runs wherever one is idle.
+absl::StatusOr<CpuSet> EndpointImpl::CpusOfProgress(int ranks_here) const {
+  const absl::StatusOr<CpuSet> process = ProcessCpus();
+  if (!process.ok()) return CpuSet();
+  WEFT_ASSIGN_OR_RETURN(CpuSet cpus, ProgressCpus(options_.settings, *process));
+  const bool is_asked_for = options_.settings.Text("progress.cpus") != "near";
+  if (cpus == *process || (!is_asked_for && ranks_here >= JobCores())) return CpuSet();
+  return cpus;
 }
 
 absl::Status EndpointImpl::AgreeOnSecret() {
   if (options_.secret != net::JobSecret{}) return absl::OkStatus();
   const std::string key = absl::StrCat(options_.job, "/secret");
-  if (options_.rank == Rank(0) && !options_.rejoining.has_value()) {
-    if (getrandom(options_.secret.data(), options_.secret.size(), 0) !=
-        static_cast<ssize_t>(options_.secret.size())) {
+  absl::StatusOr<std::string> text = absl::UnimplementedError("");
+  if (!options_.rejoining.has_value()) {
+    std::string drawn(options_.secret.size(), '\0');
+    if (getrandom(drawn.data(), drawn.size(), 0) != static_cast<ssize_t>(drawn.size())) {
       return ErrnoStatus(errno, "draw the job's secret");
     }
-    const std::string text(options_.secret.begin(), options_.secret.end());
-    return options_.store->Set(key, absl::BytesToHexString(text));
+    drawn = absl::BytesToHexString(drawn);
+    // The first one's counts, so that nobody waits for rank 0. A store of PyTorch's may lack this.
+    text = options_.store->CompareSet(key, "", drawn);
+    const bool lacks = absl::IsUnimplemented(text.status()) || absl::IsInternal(text.status());
+    if (!text.ok() && !lacks) return Annotate(text.status(), "agree on the job's secret");
+    if (lacks && options_.rank == Rank(0)) {
+      WEFT_RETURN_IF_ERROR(options_.store->Set(key, drawn));
+      text = drawn;
+    }
   }
-  auto text = options_.store->Get(key, options_.settings.Duration("store.timeout"));
-  if (!text.ok()) return Annotate(text.status(), "wait for rank 0's secret of the job");
+  if (!text.ok()) text = options_.store->Get(key, options_.settings.Duration("store.timeout"));
+  if (!text.ok()) return Annotate(text.status(), "wait for the job's secret");
   const std::string secret = absl::HexStringToBytes(*text);
   if (secret.size() != options_.secret.size()) {
     return absl::DataLossError(absl::StrCat("key ", key, " of the store holds no secret"));

@@ -71,7 +71,8 @@ Rejoinable::LinkTotals EndpointImpl::links_made() const {
 }
 
 void EndpointImpl::Start(std::shared_ptr<Operation> operation) {
-  operation->deadline_ns = operation->start_ns() + absl::ToInt64Nanoseconds(collective_timeout_);
+  operation->deadline_ns =
+      operation->start_ns() + absl::ToInt64Nanoseconds(operation->group().timeout);
   recorder_.OnCall(*operation);
   driver_.Start(std::move(operation));
 }

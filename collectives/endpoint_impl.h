@@ -29,10 +29,10 @@
 
 #include "collectives/endpoint.h"
 #include "collectives/group_registry.h"
+#include "collectives/group_settings.h"
 #include "collectives/kept_registrations.h"
 #include "collectives/operation.h"
 #include "collectives/peers.h"
-#include "collectives/planner/forced.h"
 #include "collectives/planner/planned_peers.h"
 #include "collectives/priorities.h"
 #include "collectives/progress_driver.h"
@@ -81,7 +81,8 @@ class EndpointImpl final : public Endpoint,
   absl::Status WaitFor(Operation& operation, absl::Duration timeout) {
     return driver_.WaitFor(operation, timeout);
   }
-  void Abort(const std::shared_ptr<Group>& group, absl::Status reason);
+  // `says`: in the log, where the caller does not.
+  void Abort(const std::shared_ptr<Group>& group, absl::Status reason, bool says);
   void Leave(const std::shared_ptr<Group>& group);  // cancels what is unfinished
   // Before the group ranks `kept`, this one among them, become a group named `name`: they meet at
   // the store, and where the group has failed on any of them its works end and the links between
@@ -89,7 +90,7 @@ class EndpointImpl final : public Endpoint,
   // they do not agree who they are; DeadlineExceeded names those that did not come.
   absl::Status PrepareShrink(const std::shared_ptr<Group>& group, absl::string_view name,
                              const std::vector<int>& kept);
-  const planner::Forced& forced() const { return forced_; }
+  const GroupSettings& group_settings() const { return group_settings_; }  // by default
 
   // keep_registered.h.
   std::shared_ptr<void> Keep(const std::shared_ptr<Endpoint>& self, void* data, size_t bytes);
@@ -105,6 +106,7 @@ class EndpointImpl final : public Endpoint,
 
  private:
   // ---- endpoint.cc: opening.
+  absl::StatusOr<CpuSet> CpusOfProgress(int ranks_here) const;
   absl::Status AgreeOnSecret();
   absl::Status OpenTransports();
   absl::Status LearnRanks(RankDirectory::Own own);
@@ -124,7 +126,7 @@ class EndpointImpl final : public Endpoint,
   // Tells the others, unless `told_by` did. Works end after `grace`, when links that hold their
   // memory are closed.
   void FailGroup(Group& group, const absl::Status& status, int64_t now_ns, absl::Duration grace,
-                 const Peer* told_by = nullptr);
+                 const Peer* told_by = nullptr, bool says = true);
   // All of its peers; after a notice of `told_by`, those whose links may have to be closed.
   void TellFailure(const Group& group, const absl::Status& verdict, const Peer* told_by);
   bool IsActive(const Group& group) const;
@@ -171,11 +173,10 @@ class EndpointImpl final : public Endpoint,
   void OnNotice(net::Link& link, absl::string_view bytes) override;
   void OnBroken(net::Link& link, const absl::Status& status) override;
 
-  RejoinableOptions options_;          // (c)
-  absl::Duration collective_timeout_;  // (c)
-  planner::Forced forced_;             // (c)
-  Recorder recorder_;                  // its calls say by whom
-  StartPhases start_phases_;           // (c)
+  RejoinableOptions options_;     // (c)
+  GroupSettings group_settings_;  // (c)
+  Recorder recorder_;             // its calls say by whom
+  StartPhases start_phases_;      // (c)
 
   // Before links: these go after them.
   std::unique_ptr<net::Transport> transports_[kTransportsMax];  // (d)

@@ -1,6 +1,9 @@
 #include "collectives/executor.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +15,44 @@ namespace {
 
 bool IsMessage(StepKind kind) {
   return kind == StepKind::kSend || kind == StepKind::kReceive || kind == StepKind::kReceiveReduce;
+}
+
+// From the last step on: what is touched in the output by those behind it. Stretches that touch
+// are joined, as the chunks of a pass are.
+std::vector<bool> FindEnds(const RankSchedule& schedule) {
+  std::vector<bool> ends(schedule.steps.size());
+  std::map<uint64_t, uint64_t> touched;  // begin to end, apart from each other
+  const auto is_touched = [&](uint64_t begin, uint64_t end) {
+    const auto next = touched.lower_bound(end);
+    return next != touched.begin() && std::prev(next)->second > begin;
+  };
+  const auto touch = [&](uint64_t begin, uint64_t end) {
+    auto at = touched.upper_bound(begin);
+    if (at != touched.begin() && std::prev(at)->second >= begin) --at;
+    while (at != touched.end() && at->first <= end) {
+      begin = std::min(begin, at->first), end = std::max(end, at->second);
+      at = touched.erase(at);
+    }
+    touched[begin] = end;
+  };
+  for (size_t i = schedule.steps.size(); i-- > 0;) {
+    const Step& step = schedule.steps[i];
+    const uint64_t begin = step.out.offset, end = begin + step.length;
+    const bool writes = step.kind != StepKind::kSend && step.out.buffer == Buffer::kOutput;
+    if (step.kind == StepKind::kReceiveReduce || step.kind == StepKind::kReduce) {
+      ends[i] = writes && !is_touched(begin, end);
+    }
+    if (step.length == 0) continue;
+    if (writes) touch(begin, end);
+    const auto read = [&](Place place) {
+      if (place.buffer == Buffer::kOutput) touch(place.offset, place.offset + step.length);
+    };
+    const bool reads_left = step.kind != StepKind::kReceive && step.kind != StepKind::kScale;
+    if (reads_left) read(step.left);
+    if (step.kind == StepKind::kReduce) read(step.right);
+    for (Place place : schedule.More(step)) read(place);
+  }
+  return ends;
 }
 
 }  // namespace
@@ -39,6 +80,7 @@ Plan::Plan(RankSchedule built) : schedule(std::move(built)) {
     }
     found->steps.push_back(id);
   }
+  ends = FindEnds(schedule);
   for (size_t id = 0; id < count; ++id) next_begin[id + 1] += next_begin[id];
   next.resize(next_begin[count]);
   std::vector<uint32_t> fill(next_begin.begin(), next_begin.end() - 1);
@@ -47,12 +89,22 @@ Plan::Plan(RankSchedule built) : schedule(std::move(built)) {
   }
 }
 
+bool Execution::StreamsTo(uint32_t id) const {
+  if (call_.stream == nullptr || !plan_->ends[id]) return false;
+  const Step& step = plan_->schedule.steps[id];
+  const std::byte* out = At(step.out);
+  return out != At(step.left) && (step.kind != StepKind::kReduce || out != At(step.right));
+}
+
 Execution::Execution(std::shared_ptr<const Plan> plan)
     : plan_(std::move(plan)),
       progress_(plan_->channels.size()),
       requests_(std::make_unique<net::Request[]>(plan_->schedule.steps.size())) {
   waits_.reserve(plan_->waits.size());
   ready_.reserve(plan_->waits.size());
+  uint32_t operands = 0;
+  for (const Step& step : plan_->schedule.steps) operands = std::max(operands, step.more_count);
+  operands_.reserve(operands + 1);
 }
 
 void Execution::Begin(const Invocation& invocation, Peers& peers) {
@@ -157,8 +209,15 @@ void Execution::RunLocal(uint32_t id) {
       std::memcpy(At(step.out), At(step.left), bytes);
       break;
     case StepKind::kReduce:
-      call_.reduce(At(step.out), At(step.left), At(step.right), bytes);
+      (StreamsTo(id) ? call_.stream : call_.reduce)(At(step.out), At(step.left), At(step.right),
+                                                    bytes);
       break;
+    case StepKind::kReduceAll: {
+      operands_.assign(1, At(step.left));
+      for (Place place : plan_->schedule.More(step)) operands_.push_back(At(place));
+      ReduceAll(call_.reduce, call_.reduce_all, At(step.out), operands_, bytes);
+      break;
+    }
     case StepKind::kScale:
       call_.scale(At(step.out), bytes, call_.divisor);
       break;
@@ -184,7 +243,7 @@ bool Execution::Post(const Plan::Channel& channel, const Step& step, uint32_t id
     net::ReceiveTarget target{.out = View(peer.transport, step.out, step.length)};
     if (step.kind == StepKind::kReceiveReduce) {
       target.local = At(step.left);
-      target.reduce = call_.reduce;
+      target.reduce = StreamsTo(id) ? call_.stream : call_.reduce;
     }
     posted = peer.receive->PostReceive(call_.key, target, request);
   }

@@ -37,6 +37,9 @@ struct Plan {
   std::vector<uint32_t> next_begin;  // by step, plus one: its stretch of `next`
   std::vector<uint32_t> next;        // steps that are after it
   std::vector<uint32_t> first;       // local steps that wait for nothing
+  // By step: it reduces into a part of the output that no later step touches, and that is none of
+  // its operands.
+  std::vector<bool> ends;
 };
 
 struct Invocation {
@@ -46,6 +49,8 @@ struct Invocation {
   size_t element = 1;                            // bytes
   int divisor = 1;                               // of kScale
   net::ReduceFn reduce = nullptr;
+  net::ReduceFn stream = nullptr;    // for what ends in a large output; null: `reduce`
+  ReduceAllFn reduce_all = nullptr;  // null: pairs, by `reduce`
   ScaleFn scale = nullptr;
   net::MessageKey key;
   absl::Span<Peer* const> group;  // by group rank; null at the own
@@ -79,6 +84,7 @@ class Execution {
   };
   net::RegionView View(int transport, Place place, uint64_t length);
   std::byte* At(Place place) const;
+  bool StreamsTo(uint32_t id) const;
   bool Post(const Plan::Channel& channel, const Step& step, uint32_t id, Peers& peers);
   void RunLocal(uint32_t id);
   void Complete(uint32_t id);
@@ -91,6 +97,7 @@ class Execution {
   std::vector<Progress> progress_;
   std::unique_ptr<net::Request[]> requests_;
   std::vector<uint32_t> ready_;  // local steps
+  std::vector<const std::byte*> operands_;
   std::shared_ptr<std::byte> scratch_;
   size_t scratch_bytes_ = 0;
   net::Region regions_[kTransportsMax][3];

@@ -33,6 +33,8 @@ std::string Descriptor::ToText() const {
                     absl::Hex(counts_hash >> 48, absl::kZeroPad4));
   } else if (kind != CollectiveKind::kAllToAllV) {
     absl::StrAppend(&text, ", count ", count);
+  } else if (count > 0) {
+    absl::StrAppend(&text, ", typical count ", count);
   }
   if (HasRoot(kind)) absl::StrAppend(&text, ", root ", root);
   absl::StrAppend(&text, ", ", algorithm, ")");

@@ -26,7 +26,8 @@ class EndpointImpl;
 inline constexpr size_t kSendName = kCollectiveKindCount, kReceiveName = kSendName + 1;
 inline constexpr size_t kCallNames = kReceiveName + 1;
 
-// What a rank means by a call: equal on all ranks, or the call is in error. (AllToAllV: no counts.)
+// What a rank means by a call: equal on all ranks, or the call is in error. AllToAllV: of the
+// counts only the typical one.
 struct Descriptor {
   CollectiveKind kind = CollectiveKind::kBarrier;
   DataType type = DataType::kUint8;
@@ -50,6 +51,7 @@ struct Group {
   std::vector<Rank> ranks;     // of the job, by group rank
   int rank = 0;                // the own, in the group
   std::vector<Peer*> peers;    // by group rank; null at the own
+  absl::Duration timeout;      // collective.timeout
   AnySource any_source;        // the driver's
   RecordName record_name = 0;  // of the name, in this process's records
   // The driver's, where links are kept (drain.h): calls that are finished, and what was posted of

@@ -1,5 +1,6 @@
 #include "collectives/progress_driver.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -7,11 +8,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "topology/host/thread_binding.h"
 
 namespace weft::collectives {
 namespace {
@@ -42,10 +45,20 @@ absl::Status ProgressDriver::Open() {
 
 absl::Status ProgressDriver::Watch(int fd) { return epoll_.Add(fd, EPOLLIN, {.fd = fd}); }
 
-void ProgressDriver::Begin(absl::Duration spin, absl::Duration yield) {
+void ProgressDriver::Begin(absl::Duration spin, absl::Duration yield, CpuSet cpus) {
   spin_ns_ = absl::ToInt64Nanoseconds(spin);
   yield_ns_ = absl::ToInt64Nanoseconds(yield);
-  thread_ = std::thread([this] { Background(); });
+  thread_ = std::thread([this, cpus = std::move(cpus)] {
+    pthread_setname_np(pthread_self(), "weft-progress");
+    // The thread that starts this one may be bound to a core of its own.
+    weft::internal::UseUnboundCpus();
+    std::optional<NearBinding> binding;
+    if (!cpus.empty()) {
+      // Where the kernel refuses, the thread runs where it may.
+      if (auto near = NearBinding::To(cpus); near.ok()) binding.emplace(*std::move(near));
+    }
+    Background();
+  });
 }
 
 void ProgressDriver::Stop() {

@@ -29,6 +29,7 @@
 #include "base/epoll.h"
 #include "base/file_descriptor.h"
 #include "collectives/operation.h"
+#include "topology/host/affinity.h"
 
 namespace weft::collectives {
 
@@ -56,8 +57,8 @@ class ProgressDriver {
   absl::Status Open();
   absl::Status Watch(int fd);  // wakes a sleeping driver when it is readable
   // How long a driver with nothing to do spins, then yields, before it sleeps; starts the
-  // background thread.
-  void Begin(absl::Duration spin, absl::Duration yield);
+  // background thread, "weft-progress", on `cpus` of the process's (NearBinding); empty: on all.
+  void Begin(absl::Duration spin, absl::Duration yield, CpuSet cpus = {});
   // Ends the background thread, and returns when no other thread is in here any more.
   void Stop();
 

@@ -28,6 +28,15 @@ std::string FromWord(absl::string_view word) {
   return word.empty() ? "" : absl::HexStringToBytes(word.substr(1));
 }
 
+// Words of a record's address: one for each transport, then rank 0's costs, then the place.
+constexpr size_t kCostsWord = kTransportsMax, kWords = kTransportsMax + 2;
+
+absl::StatusOr<std::vector<std::string>> WordsIn(const MemberRecord& record, Rank rank) {
+  std::vector<std::string> words = absl::StrSplit(record.address, ' ');
+  if (words.size() == kWords) return words;
+  return absl::DataLossError(absl::StrCat("rank ", rank.value(), " published no valid addresses"));
+}
+
 constexpr char kNewTable[] = "table";
 
 std::string TableKey(const RejoinableOptions& options) {
@@ -72,7 +81,9 @@ absl::StatusOr<RankDirectory::Addresses> RankDirectory::Exchange(const Rejoinabl
   for (const std::string& address : own_.addresses) {
     absl::StrAppend(&init.address, Word(address), " ");
   }
-  absl::StrAppend(&init.address, ToWord(own_.place));
+  // Of rank 0, the costs as well: whoever has all records makes the table for itself.
+  absl::StrAppend(&init.address, rank_ == Rank(0) ? planner::ToWord(own_.costs) : "", " ",
+                  ToWord(own_.place));
   init.all_records = (rank_ == Rank(0) && !options.rejoining.has_value()) ||
                      options.world_size <= kAllRecordsRanks;
   init.timeout = options.settings.Duration("store.timeout");
@@ -161,9 +172,13 @@ int RankDirectory::transport(Rank rank) const {
 absl::Status RankDirectory::ShareTable(const RejoinableOptions& options, const JobGroups& job) {
   const std::string key = TableKey(options);
   std::string table;
-  if (rank_ == Rank(0) && !options.rejoining.has_value()) {
-    table = EncodeTable(job.members, own_.costs);
-    WEFT_RETURN_IF_ERROR(options.store->Set(key, table));
+  const bool has_all = static_cast<int>(job.members.size()) == options.world_size;
+  if (has_all && !options.rejoining.has_value()) {
+    WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> words,
+                          WordsIn(job.members.at(0), Rank(0)));
+    WEFT_ASSIGN_OR_RETURN(const planner::CostTable costs, planner::FromWord(words[kCostsWord]));
+    table = EncodeTable(job.members, costs);
+    if (rank_ == Rank(0)) WEFT_RETURN_IF_ERROR(options.store->Set(key, table));
   } else {
     WEFT_ASSIGN_OR_RETURN(table, ReadTable(options, key));
   }
@@ -200,11 +215,7 @@ absl::Status RankDirectory::TakeTable(absl::string_view table) {
 }
 
 absl::StatusOr<std::string> RankDirectory::AddressIn(const MemberRecord& record, Rank rank) const {
-  const std::vector<std::string> words = absl::StrSplit(record.address, ' ');
-  if (words.size() != kTransportsMax + 1) {
-    return absl::DataLossError(
-        absl::StrCat("rank ", rank.value(), " published no valid addresses"));
-  }
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> words, WordsIn(record, rank));
   std::string address = FromWord(words[static_cast<size_t>(transport(rank))]);
   if (!address.empty()) return address;
   return absl::FailedPreconditionError(

@@ -2,9 +2,10 @@
 // reaches those that it was planned to connect to or has asked for.
 //
 // Every rank gives one record (rendezvous/fast_init.h): its host, its address on each transport
-// that it has opened, and its place. Rank 0 gets all records and makes one table of the hosts, the
-// costs and the places, which the others read from the store. Other ranks' addresses are looked up
-// when they are first wanted.
+// that it has opened, its place, and of rank 0 the costs. Rank 0 gets all records and makes one
+// table of the hosts, the costs and the places, which the others read from the store; in a small
+// job everybody gets all records and makes that table. Other ranks' addresses are looked up when
+// they are first wanted.
 //
 // Exchange() is called once, before anything else; then all but LookUp() is constant, until
 // TakeReplaced() is called, while nobody uses it otherwise. Of replaced ranks the first looks at

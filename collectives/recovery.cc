@@ -18,6 +18,7 @@ namespace {
 
 constexpr char kEpochKey[] = "recovery/epoch";
 constexpr char kReady[] = "ready";
+constexpr char kOverKey[] = "recovery/over";
 // How long a guard's call watches the epoch before the guard calls again.
 constexpr absl::Duration kWatchPatience = absl::Minutes(1);
 // For the value of a key that is there.
@@ -151,8 +152,11 @@ absl::Status Recovery::Begin() {
 }
 
 bool Recovery::HasAllElse(const State& state, const LetGo& let_go) const {
-  if (joined_ < 0) {  // a new process has nothing to have kept
-    return std::binary_search(state.replaced.begin(), state.replaced.end(), rank_);
+  if (joined_ < 0) {
+    // A new process has nothing to have kept, and joins those that are left. Where all ranks were
+    // replaced, none is left, and the base may never have been joined.
+    return static_cast<int>(state.replaced.size()) < ranks_ &&
+           std::binary_search(state.replaced.begin(), state.replaced.end(), rank_);
   }
   if (joined_ != state.before || !let_go) return false;
   const absl::Status status = let_go(state.replaced);
@@ -173,6 +177,13 @@ absl::Status Recovery::Arrive(const State& state, const LetGo& let_go) {
   if (count / kHasNothing > 0) ready.base = state.epoch;
   // Nothing where a newer epoch has begun.
   return store_->CompareSet(kEpochKey, state.ToText(), ready.ToText()).status();
+}
+
+absl::Status Recovery::SetOver() { return enabled_ ? store_->Set(kOverKey, "") : absl::OkStatus(); }
+
+absl::StatusOr<bool> Recovery::IsOver() const {
+  if (!enabled_ || !replaced()) return false;
+  return store_->Check({kOverKey});
 }
 
 absl::StatusOr<int64_t> Recovery::First(absl::Duration timeout) {

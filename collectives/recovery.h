@@ -7,9 +7,10 @@
 //
 // In an epoch in which every survivor still has its endpoint, and its links to the other survivors,
 // nothing but what leads to the replaced ranks is made anew: Rejoinable::Forget() before a rank
-// arrives, Rejoin() after all have. Else, as where a link between two survivors broke as well or a
-// rank died while all joined, all ranks join as at the start, under keys of the epoch, so that
-// nothing of an earlier one is mistaken for the present: the epoch is the base of those after it.
+// arrives, Rejoin() after all have. Else, as where a link between two survivors broke as well, a
+// rank died while all joined, or no rank survived, all ranks join as at the start, under keys of
+// the epoch, so that nothing of an earlier one is mistaken for the present: the epoch is the base
+// of those after it.
 //
 // One key holds the newest epoch's number, its base, the epoch before it at which all had arrived,
 // the ranks that were replaced since, and, once all ranks have arrived at it, the word "ready";
@@ -94,6 +95,12 @@ class Recovery {
   int64_t base() const { return base_; }
   // This rank has joined in the present epoch.
   void Joined() { joined_ = epoch_; }
+
+  // All ranks have done what the job is for, and may end; called by each, once all have met after
+  // that. A process that is started anew later finds nobody to meet, and that it is over: it may
+  // end as well.
+  absl::Status SetOver();
+  absl::StatusOr<bool> IsOver() const;  // of a process of the first generation: never
 
   // For the time in which this rank joins in the present epoch. Null where no rank is started anew,
   // or the store is another than weft-run's: then the join's own patience is the bound.

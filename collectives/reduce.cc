@@ -1,5 +1,7 @@
 #include "collectives/reduce.h"
 
+#include <algorithm>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -67,6 +69,45 @@ net::ReduceFn ReduceFor(DataType type, ReduceOp op, KernelSet set) {
 net::ReduceFn ReduceFor(DataType type, ReduceOp op) {
   static const KernelSet best = Best();
   return ReduceFor(type, op, best);
+}
+
+net::ReduceFn StreamingReduceFor(DataType type, ReduceOp op, KernelSet set) {
+  if (op == ReduceOp::kAverage && Supports(op, type)) op = ReduceOp::kSum;
+  if (!Supports(op, type)) return nullptr;
+  return TableOf(set).stream[static_cast<int>(type)][static_cast<int>(op)];
+}
+
+net::ReduceFn StreamingReduceFor(DataType type, ReduceOp op) {
+  static const KernelSet best = Best();
+  return StreamingReduceFor(type, op, best);
+}
+
+ReduceAllFn ReduceAllFor(DataType type, ReduceOp op, KernelSet set) {
+  if (op == ReduceOp::kAverage && Supports(op, type)) op = ReduceOp::kSum;
+  if (!Supports(op, type)) return nullptr;
+  return TableOf(set).reduce_all[static_cast<int>(type)][static_cast<int>(op)];
+}
+
+ReduceAllFn ReduceAllFor(DataType type, ReduceOp op) {
+  static const KernelSet best = Best();
+  return ReduceAllFor(type, op, best);
+}
+
+void ReduceAll(net::ReduceFn pair, ReduceAllFn all, std::byte* out,
+               absl::Span<const std::byte* const> operands, size_t bytes) {
+  if (all != nullptr) return all(out, operands.data(), operands.size(), bytes);
+  constexpr size_t kStretch = 4096;  // bytes; whole elements of all types
+  alignas(64) std::byte sums[kStretch];
+  for (size_t done = 0; done < bytes; done += kStretch) {
+    const size_t now = std::min(bytes - done, kStretch);
+    const std::byte* left = operands[0] + done;
+    // `out` may be an operand: it is written when all of them have been read.
+    for (size_t i = 1; i < operands.size(); ++i) {
+      std::byte* const to = i + 1 == operands.size() ? out + done : sums;
+      pair(to, left, operands[i] + done, now);
+      left = to;
+    }
+  }
 }
 
 ScaleFn ScaleFor(DataType type, KernelSet set) {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 
+#include "absl/types/span.h"
 #include "collectives/data_type.h"
 #include "net/transport.h"
 
@@ -17,6 +18,11 @@ namespace weft::collectives {
 // data[i] = data[i] / divisor: what follows the sum for kAverage. Integers truncate; 16-bit floats
 // divide in float32.
 using ScaleFn = void (*)(std::byte* data, size_t bytes, int divisor);
+
+// out[i] = operands[0][i] op operands[1][i] op ..., in this order, of `count` >= 2 operands. None
+// overlaps `out` but one that is the same memory.
+using ReduceAllFn = void (*)(std::byte* out, const std::byte* const* operands, size_t count,
+                             size_t bytes);
 
 enum class KernelSet {
   kReference,  // naive, for tests
@@ -34,12 +40,25 @@ bool Available(KernelSet set);
 // Supports(op, type).
 net::ReduceFn ReduceFor(DataType type, ReduceOp op);
 net::ReduceFn ReduceFor(DataType type, ReduceOp op, KernelSet set);
+// The same bits, written around the caches: for large results that are not read again soon, and
+// whose memory is not one of the operands'. Null where ReduceFor() is.
+net::ReduceFn StreamingReduceFor(DataType type, ReduceOp op);
+net::ReduceFn StreamingReduceFor(DataType type, ReduceOp op, KernelSet set);
+// Sums and products of 16-bit floats in float32, which round once at the end, where the same
+// reductions by pairs round each time. Null for all others: pairs give the same bits.
+ReduceAllFn ReduceAllFor(DataType type, ReduceOp op);
+ReduceAllFn ReduceAllFor(DataType type, ReduceOp op, KernelSet set);
+// By `all`, or where that is null by pairs, in stretches that stay in the first-level cache.
+void ReduceAll(net::ReduceFn pair, ReduceAllFn all, std::byte* out,
+               absl::Span<const std::byte* const> operands, size_t bytes);
 ScaleFn ScaleFor(DataType type);  // null for kBool
 ScaleFn ScaleFor(DataType type, KernelSet set);
 
 namespace internal {
 struct KernelTable {
   net::ReduceFn reduce[kDataTypeCount][kReduceOpCount];
+  net::ReduceFn stream[kDataTypeCount][kReduceOpCount];
+  ReduceAllFn reduce_all[kDataTypeCount][kReduceOpCount];
   ScaleFn scale[kDataTypeCount];
 };
 void FillReference(KernelTable& table);

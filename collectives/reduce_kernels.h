@@ -255,6 +255,27 @@ void ReduceHalf(std::byte* out, const std::byte* local, const std::byte* incomin
   }
 }
 
+template <typename Half, typename Op>
+void ReduceAllHalves(std::byte* out, const std::byte* const* operands, size_t operand_count,
+                     size_t bytes) {
+  size_t count = bytes / 2;
+  uint16_t narrow[kBlock];
+  float sums[kBlock], next[kBlock];
+  for (size_t done = 0; done < count; done += kBlock) {
+    size_t now = count - done < kBlock ? count - done : kBlock;
+    if (now < kBlock) __builtin_memset(narrow, 0, sizeof(narrow));  // as ReduceHalf
+    __builtin_memcpy(narrow, operands[0] + done * 2, now * 2);
+    Half::WidenBlock(narrow, sums, kBlock);
+    for (size_t o = 1; o < operand_count; ++o) {
+      __builtin_memcpy(narrow, operands[o] + done * 2, now * 2);
+      Half::WidenBlock(narrow, next, kBlock);
+      for (size_t i = 0; i < kBlock; ++i) sums[i] = Op::Of(sums[i], next[i]);
+    }
+    Half::NarrowBlock(sums, narrow, kBlock);
+    __builtin_memcpy(out + done * 2, narrow, now * 2);
+  }
+}
+
 // ---- Averages
 
 template <typename T>
@@ -286,53 +307,100 @@ void ScaleHalf(std::byte* data, size_t bytes, int divisor) {
   }
 }
 
+// ---- Around the cache
+
+// `to` is at a line; whole lines.
+inline void StreamLines(std::byte* to, const std::byte* from, size_t bytes) {
+#if defined(__AVX512F__)
+  for (size_t i = 0; i < bytes; i += 64) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_loadu_si512(from + i));
+  }
+#elif defined(__AVX2__)
+  for (size_t i = 0; i < bytes; i += 32) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i),
+                        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
+  }
+#else
+  __builtin_memcpy(to, from, bytes);
+#endif
+}
+
+// As kReduce. Results go by a block that stays in the first-level cache to lines that are then not
+// fetched, but written to memory.
+template <net::ReduceFn kReduce>
+void Streamed(std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
+  constexpr size_t kLine = 64, kStretch = 4096;
+  alignas(64) std::byte block[kStretch];
+  // Whole elements of all types, where `out` is at the beginning of one; else no line is streamed.
+  size_t head = -reinterpret_cast<uintptr_t>(out) % kLine;
+  if (head % 16 != 0 || head > bytes) head = bytes;
+  kReduce(out, local, incoming, head);
+  size_t at = head;
+  while (bytes - at >= kLine) {
+    size_t now = bytes - at < kStretch ? (bytes - at) / kLine * kLine : kStretch;
+    kReduce(block, local + at, incoming + at, now);
+    StreamLines(out + at, block, now);
+    at += now;
+  }
+  kReduce(out + at, local + at, incoming + at, bytes - at);
+#if defined(__AVX2__)
+  _mm_sfence();
+#endif
+}
+
 // ---- The table
 
-inline net::ReduceFn& At(KernelTable& table, DataType type, ReduceOp op) {
-  return table.reduce[static_cast<int>(type)][static_cast<int>(op)];
+template <net::ReduceFn kReduce>
+inline void Set(KernelTable& table, DataType type, ReduceOp op) {
+  table.reduce[static_cast<int>(type)][static_cast<int>(op)] = kReduce;
+  table.stream[static_cast<int>(type)][static_cast<int>(op)] = &Streamed<kReduce>;
 }
 
 template <typename T>
 void FillNumber(KernelTable& table, DataType type) {
-  At(table, type, ReduceOp::kSum) = &Reduce<T, Sum>;
-  At(table, type, ReduceOp::kMin) = &Reduce<T, Min>;
-  At(table, type, ReduceOp::kMax) = &Reduce<T, Max>;
-  At(table, type, ReduceOp::kProduct) = &Reduce<T, Product>;
+  Set<&Reduce<T, Sum>>(table, type, ReduceOp::kSum);
+  Set<&Reduce<T, Min>>(table, type, ReduceOp::kMin);
+  Set<&Reduce<T, Max>>(table, type, ReduceOp::kMax);
+  Set<&Reduce<T, Product>>(table, type, ReduceOp::kProduct);
   table.scale[static_cast<int>(type)] = &Scale<T>;
 }
 
 template <typename T>
 void FillInteger(KernelTable& table, DataType type) {
   FillNumber<T>(table, type);
-  At(table, type, ReduceOp::kBitAnd) = &Reduce<T, BitAnd>;
-  At(table, type, ReduceOp::kBitOr) = &Reduce<T, BitOr>;
-  At(table, type, ReduceOp::kBitXor) = &Reduce<T, BitXor>;
+  Set<&Reduce<T, BitAnd>>(table, type, ReduceOp::kBitAnd);
+  Set<&Reduce<T, BitOr>>(table, type, ReduceOp::kBitOr);
+  Set<&Reduce<T, BitXor>>(table, type, ReduceOp::kBitXor);
 }
 
 template <typename Half>
 void FillHalf(KernelTable& table, DataType type) {
-  At(table, type, ReduceOp::kSum) = &ReduceHalf<Half, Sum>;
-  At(table, type, ReduceOp::kMin) = &ReduceHalf<Half, Min>;
-  At(table, type, ReduceOp::kMax) = &ReduceHalf<Half, Max>;
-  At(table, type, ReduceOp::kProduct) = &ReduceHalf<Half, Product>;
+  Set<&ReduceHalf<Half, Sum>>(table, type, ReduceOp::kSum);
+  Set<&ReduceHalf<Half, Min>>(table, type, ReduceOp::kMin);
+  Set<&ReduceHalf<Half, Max>>(table, type, ReduceOp::kMax);
+  Set<&ReduceHalf<Half, Product>>(table, type, ReduceOp::kProduct);
+  table.reduce_all[static_cast<int>(type)][static_cast<int>(ReduceOp::kSum)] =
+      &ReduceAllHalves<Half, Sum>;
+  table.reduce_all[static_cast<int>(type)][static_cast<int>(ReduceOp::kProduct)] =
+      &ReduceAllHalves<Half, Product>;
   table.scale[static_cast<int>(type)] = &ScaleHalf<Half>;
 }
 
 template <typename T>
 void FillComplex(KernelTable& table, DataType type) {
-  At(table, type, ReduceOp::kSum) = &Reduce<T, Sum>;
-  At(table, type, ReduceOp::kProduct) = &ReduceComplexProduct<T>;
+  Set<&Reduce<T, Sum>>(table, type, ReduceOp::kSum);
+  Set<&ReduceComplexProduct<T>>(table, type, ReduceOp::kProduct);
   table.scale[static_cast<int>(type)] = &Scale<T>;
 }
 
 void Fill(KernelTable& table) {
   for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kBitOr}) {
-    At(table, DataType::kBool, op) = &ReduceBool<BitOr>;
+    Set<&ReduceBool<BitOr>>(table, DataType::kBool, op);
   }
   for (ReduceOp op : {ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kBitAnd}) {
-    At(table, DataType::kBool, op) = &ReduceBool<BitAnd>;
+    Set<&ReduceBool<BitAnd>>(table, DataType::kBool, op);
   }
-  At(table, DataType::kBool, ReduceOp::kBitXor) = &ReduceBool<BitXor>;
+  Set<&ReduceBool<BitXor>>(table, DataType::kBool, ReduceOp::kBitXor);
   FillInteger<uint8_t>(table, DataType::kUint8);
   FillInteger<int8_t>(table, DataType::kInt8);
   FillInteger<int16_t>(table, DataType::kInt16);

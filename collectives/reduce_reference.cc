@@ -110,6 +110,21 @@ void Reduce(std::byte* out, const std::byte* local, const std::byte* incoming, s
   }
 }
 
+// In float32, rounded once.
+template <typename T, ReduceOp kOp>
+void ReduceAll(std::byte* out, const std::byte* const* operands, size_t count, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += sizeof(T)) {
+    float sum = 0;
+    for (size_t o = 0; o < count; ++o) {
+      T next;
+      std::memcpy(&next, operands[o] + at, sizeof(T));
+      sum = o == 0 ? next.Value() : Apply<kOp>(sum, next.Value());
+    }
+    const T result = T::Of(sum);
+    std::memcpy(out + at, &result, sizeof(T));
+  }
+}
+
 template <typename T>
 void Scale(std::byte* data, size_t bytes, int divisor) {
   for (size_t at = 0; at < bytes; at += sizeof(T)) {
@@ -143,6 +158,11 @@ void FillType(KernelTable& table, DataType type) {
     row[static_cast<int>(ReduceOp::kBitOr)] = &Reduce<T, ReduceOp::kBitOr>;
     row[static_cast<int>(ReduceOp::kBitXor)] = &Reduce<T, ReduceOp::kBitXor>;
   }
+  if constexpr (kIsHalf<T>) {
+    ReduceAllFn* all = table.reduce_all[static_cast<int>(type)];
+    all[static_cast<int>(ReduceOp::kSum)] = &ReduceAll<T, ReduceOp::kSum>;
+    all[static_cast<int>(ReduceOp::kProduct)] = &ReduceAll<T, ReduceOp::kProduct>;
+  }
   if constexpr (!std::is_same_v<T, Bool>) table.scale[static_cast<int>(type)] = &Scale<T>;
 }
 
@@ -161,6 +181,7 @@ void FillReference(KernelTable& table) {
   FillType<double>(table, DataType::kFloat64);
   FillType<std::complex<float>>(table, DataType::kComplex64);
   FillType<std::complex<double>>(table, DataType::kComplex128);
+  std::memcpy(table.stream, table.reduce, sizeof(table.stream));
 }
 
 }  // namespace weft::collectives::internal

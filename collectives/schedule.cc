@@ -101,8 +101,8 @@ int64_t InputShift(const CollectiveSpec& spec) {
 }
 
 const char* ToString(StepKind kind) {
-  static constexpr const char* kNames[] = {"send", "receive", "receive+reduce",
-                                           "copy", "reduce",  "scale"};
+  static constexpr const char* kNames[] = {"send",   "receive", "receive+reduce", "copy",
+                                           "reduce", "scale",   "reduce all"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -142,6 +142,12 @@ std::string ToText(const RankSchedule& schedule) {
       case StepKind::kScale:
         absl::StrAppend(&text, out);
         break;
+      case StepKind::kReduceAll:
+        absl::StrAppend(&text, out, " = ", left);
+        for (Place place : schedule.More(step)) {
+          absl::StrAppend(&text, " + ", RangeText(place, step.length));
+        }
+        break;
     }
     if (step.after_count > 0) absl::StrAppend(&text, "  after");
     for (uint32_t id : schedule.After(step)) absl::StrAppend(&text, " ", id);
@@ -179,7 +185,7 @@ void ScheduleBuilder::SortByTurn(std::vector<uint32_t> turns) {
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return turns[a] < turns[b]; });
   for (uint32_t id = 0; id < count; ++id) place[order[id]] = id;
-  RankSchedule sorted{.scratch_length = schedule_.scratch_length};
+  RankSchedule sorted{.more = schedule_.more, .scratch_length = schedule_.scratch_length};
   sorted.after.reserve(schedule_.after.size());
   for (uint32_t id = 0; id < count; ++id) {
     Step step = schedule_.steps[order[id]];
@@ -209,6 +215,9 @@ std::vector<uint32_t> ScheduleBuilder::Embed(const RankSchedule& part, absl::Spa
     const absl::Span<const uint32_t> before = part.After(step);
     if (step.peer >= 0) step.peer = ranks[static_cast<size_t>(step.peer)];
     step.out = moved(step.out), step.left = moved(step.left), step.right = moved(step.right);
+    const absl::Span<const Place> more = part.More(step);
+    step.more_begin = static_cast<uint32_t>(schedule_.more.size());
+    for (Place place : more) schedule_.more.push_back(moved(place));
     step.after_begin = static_cast<uint32_t>(schedule_.after.size());
     step.after_count = 0;
     schedule_.steps.push_back(step);
@@ -247,6 +256,17 @@ uint32_t ScheduleBuilder::Reduce(Place out, Place left, Place right, uint64_t le
   return Append(
       {.kind = StepKind::kReduce, .length = length, .out = out, .left = left, .right = right},
       after);
+}
+
+uint32_t ScheduleBuilder::ReduceAll(Place out, absl::Span<const Place> operands, uint64_t length) {
+  WEFT_CHECK(operands.size() >= 2, operands.size() << " operands");
+  Step step{.kind = StepKind::kReduceAll, .length = length, .out = out, .left = operands[0]};
+  step.more_begin = static_cast<uint32_t>(schedule_.more.size());
+  step.more_count = static_cast<uint32_t>(operands.size()) - 1;
+  const uint32_t id = Append(step, {});
+  if (id == kNone) return kNone;
+  schedule_.more.insert(schedule_.more.end(), operands.begin() + 1, operands.end());
+  return id;
 }
 
 uint32_t ScheduleBuilder::Scale(Place out, uint64_t length, AfterList after) {

@@ -34,7 +34,8 @@ bool Reduces(CollectiveKind kind);
 bool HasRoot(CollectiveKind kind);
 
 // What to do, as one rank sees it. `count` as in communicator.h: of the whole for all-reduce,
-// broadcast and reduce, of one rank's part for the others.
+// broadcast and reduce, of one rank's part for the others; kAllGatherV: 0; kAllToAllV: of the
+// average part, for the planner alone, 0 where the ranks do not know it.
 struct CollectiveSpec {
   CollectiveKind kind = CollectiveKind::kBarrier;
   int size = 1;  // ranks of the group
@@ -49,6 +50,9 @@ struct CollectiveSpec {
   // of no matter to the schedule.
   int groups_at_once = 1;
   bool average = false;  // divide the reduction by `size`
+  // The elements are floats of 16 bits. A rank that reduces what several others send takes all of
+  // it before it adds it up, in float32, and rounds once; where that costs a copy (direct, flat).
+  bool rounds_once = false;
   // Input and output share memory: see InputShift. May differ between the ranks of one collective;
   // what travels must not depend on it.
   bool in_place = false;
@@ -70,6 +74,7 @@ enum class StepKind : uint8_t {
   kCopy,           // out = left
   kReduce,         // out = left op right
   kScale,          // out = out / size
+  kReduceAll,      // out = left op each of more, in their order; rounded once (reduce.h)
 };
 const char* ToString(StepKind kind);
 
@@ -88,11 +93,13 @@ struct Step {
   uint32_t after_begin = 0, after_count = 0;  // in RankSchedule::after
   uint64_t length = 0;
   Place out, left, right;
+  uint32_t more_begin = 0, more_count = 0;  // in RankSchedule::more
 };
 
 struct RankSchedule {
   std::vector<Step> steps;
   std::vector<uint32_t> after;
+  std::vector<Place> more;  // operands of kReduceAll
   uint64_t scratch_length = 0;
   // By step, for who composes schedules: when its turn is in what it is a part of, the same at both
   // ends of a message. Steps are in the order of their turns. Empty: not known.
@@ -100,6 +107,9 @@ struct RankSchedule {
 
   absl::Span<const uint32_t> After(const Step& step) const {
     return {after.data() + step.after_begin, step.after_count};
+  }
+  absl::Span<const Place> More(const Step& step) const {
+    return {more.data() + step.more_begin, step.more_count};
   }
 };
 
@@ -121,6 +131,8 @@ class ScheduleBuilder {
   uint32_t ReceiveReduce(int peer, Place out, Place left, uint64_t length, AfterList after = {});
   uint32_t Copy(Place out, Place from, uint64_t length, AfterList after = {});
   uint32_t Reduce(Place out, Place left, Place right, uint64_t length, AfterList after = {});
+  // Of at least two operands; none but the one at `out` itself overlaps it.
+  uint32_t ReduceAll(Place out, absl::Span<const Place> operands, uint64_t length);
   uint32_t Scale(Place out, uint64_t length, AfterList after = {});
   // One more dependency of what the latest call appended, if it appended a step.
   void AlsoAfter(uint32_t step);

@@ -84,6 +84,7 @@ class RankState {
       if (complete_[id] || step.kind <= StepKind::kReceiveReduce || !Ready(id)) continue;
       Stretches value = ReadPlace(step.kind == StepKind::kScale ? step.out : step.left, step);
       if (step.kind == StepKind::kReduce) value = Reduce(value, ReadPlace(step.right, step));
+      for (Place place : schedule_.More(step)) value = Reduce(value, ReadPlace(place, step));
       if (step.kind == StepKind::kScale) {
         for (Stretch& part : value) {
           part.known = part.known && !part.contents.averaged;
@@ -188,6 +189,11 @@ std::vector<std::pair<Place, bool>> RankState::PlacesOf(const Step& step) const 
       return {{step.out, true}, {step.left, false}};
     case StepKind::kReduce:
       return {{step.out, true}, {step.left, false}, {step.right, false}};
+    case StepKind::kReduceAll: {
+      std::vector<std::pair<Place, bool>> places = {{step.out, true}, {step.left, false}};
+      for (Place place : schedule_.More(step)) places.emplace_back(place, false);
+      return places;
+    }
   }
   return {};
 }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -179,10 +180,43 @@ absl::StatusOr<int> RunCalibration(Options options) {
   WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(options.settings, "weft-bw"));
   const int rank = job.environment.rank.value();
   Control control(*job.store, rank, job.environment.world_size);
-  WEFT_ASSIGN_OR_RETURN(const auto calibration, Calibrate(job, control));
+  // Before the measurement, which would be lost; the others end with rank 0, whose file it is.
+  const absl::Status writable =
+      rank == 0 ? collectives::planner::CheckWritable(file) : absl::OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const auto ready, control.Exchange({writable.ok() ? 1.0 : 0.0}));
+  if (!writable.ok()) return Annotate(writable, "--calibrate");
+  if (ready[0][0] == 0) return EXIT_FAILURE;
+  WEFT_ASSIGN_OR_RETURN(const Calibrated measured, Calibrate(job, control, options.force));
   if (rank != 0) return EXIT_SUCCESS;
-  WEFT_RETURN_IF_ERROR(collectives::planner::SaveCalibration(calibration, file));
-  absl::PrintF("%s# wrote %s\n", ToText(calibration), file);
+  const std::string trouble = measured.Trouble();
+  const bool keeps = measured.measured && (trouble.empty() || options.force);
+  if (options.json) {
+    nlohmann::ordered_json costs = nlohmann::ordered_json::object(), spread = costs;
+    for (const auto& [name, value] : Numbers(measured.costs)) {
+      if (measured.measured) costs[name] = value;
+    }
+    for (const auto& [name, factor] : measured.spread) spread[name] = factor;
+    const nlohmann::ordered_json result = {{"file", file},
+                                           {"written", keeps},
+                                           {"trouble", trouble},
+                                           {"busy_cores", measured.busy_cores},
+                                           {"load_average", measured.load},
+                                           {"costs_ns", costs},
+                                           {"spread", spread}};
+    absl::PrintF("%s\n", result.dump(2));
+  } else if (measured.measured) {
+    absl::PrintF("%s", ToText(measured.costs));
+  }
+  std::fflush(stdout);
+  if (!keeps) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--calibrate: ", file, " was not written: ", trouble,
+                     "; all jobs would choose their algorithms by that. Measure while nothing else "
+                     "runs, or keep it by --force"));
+  }
+  WEFT_RETURN_IF_ERROR(collectives::planner::SaveCalibration(measured.costs, file));
+  if (!trouble.empty()) absl::FPrintF(stderr, "weft-bw: warning: %s\n", trouble);
+  if (!options.json) absl::PrintF("# wrote %s\n", file);
   return EXIT_SUCCESS;
 }
 

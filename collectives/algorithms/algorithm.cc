@@ -7,11 +7,10 @@
 namespace weft::collectives {
 namespace {
 
-// The planner takes the first of several algorithms that cost the same.
 constexpr const Algorithm* kAlgorithms[] = {
-    &kOneShot,          &kDirect,       &kChain,      &kRing,  &kFlat, &kRecursiveDoubling,
-    &kHalvingDoubling,  &kTree,         &kBinomial,   &kBruck, &kPat,  &kPairwise,
-    &kScatterAllGather, &kHierarchical, &kThreeLevel,
+#define WEFT_ALGORITHM(name) &name,
+#include "collectives/algorithms/algorithms.inc"
+#undef WEFT_ALGORITHM
 };
 
 }  // namespace

@@ -1,24 +1,6 @@
 // The algorithms: each a file of this folder with one function from a CollectiveSpec to a schedule,
-// one to its cost, and a row in the table of algorithm.cc. That is all that a new one needs.
-//
-//   oneshot  every rank sends its whole contribution to each that needs it, all at once: fewest
-//            turns, for small sizes. Reduces in the order of ranks 0, 1, ..., n-1.
-//   direct   each part has an owner; owners reduce, then send the result to each other rank; in
-//            chunks. Reduces in the order owner, owner+1, ... round. For ranks that share memory.
-//   ring     each rank talks to two neighbours only, in chunks; spec.channels rings at once. For
-//            many ranks or several hosts.
-//   chain    broadcast and reduce from rank to rank in chunks: for large buffers with a root.
-//   flat     all through rank 0, in two turns: for small sizes where ranks outnumber cores.
-//   recursive_doubling  all-reduce of the whole buffer in log2(n) exchanges: for small sizes.
-//   halving_doubling  all-reduce and reduce-scatter in log2(n) halvings: for medium sizes.
-//   tree     double binary tree, pipelined: all-reduce, reduce, broadcast on many ranks.
-//   binomial  everything with a root in log2(n) turns: for small sizes.
-//   bruck    all-gather and all-to-all in log2(n) turns: for small sizes.
-//   pat      all-gather and reduce-scatter in log2(n) turns, far hops with few bytes.
-//   pairwise  all-to-all, one exchange after another: for large sizes across a network.
-//   scatter_allgather  broadcast by a binomial scatter and a ring: for large buffers.
-//   hierarchical  memory inside a host, rails in parallel between hosts.
-//   three_level  the same, and each rail switch by switch.
+// one to its cost, and what the planner may ask of it; and a row in algorithms.inc, which says what
+// each is good for. That is all that a new one needs.
 //
 // Results are bit-identical on all ranks, and the same whenever kind, count, size and place of the
 // group, chunk, channels and algorithm are.
@@ -83,11 +65,16 @@ struct Algorithm {
   RankSchedule (*build)(const CollectiveSpec& spec);
   Cost (*cost)(const CollectiveSpec& spec);  // the same on every rank: reads neither rank nor place
                                              // in memory
+  // Whether it differs from the others on the spec's place, so that it is worth planning; null:
+  // everywhere.
+  bool (*fits)(const CollectiveSpec& spec) = nullptr;
+  // Numbers of channels to choose from; null: one.
+  std::vector<int> (*channels)(const CollectiveSpec& spec) = nullptr;
 };
 
-extern const Algorithm kOneShot, kDirect, kRing, kChain, kFlat, kRecursiveDoubling,
-    kHalvingDoubling, kTree, kBinomial, kBruck, kPat, kPairwise, kScatterAllGather, kHierarchical,
-    kThreeLevel;
+#define WEFT_ALGORITHM(name) extern const Algorithm name;
+#include "collectives/algorithms/algorithms.inc"
+#undef WEFT_ALGORITHM
 
 absl::Span<const Algorithm* const> Algorithms();
 // Null when there is none of that name for that kind.

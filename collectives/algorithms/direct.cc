@@ -1,7 +1,10 @@
 // Direct: every rank talks to every other. Each part has an owner, which reduces the contributions
 // in the order owner, owner+1, ... (round), straight from the transport into the output, one chunk
 // behind the other; a reduced chunk goes out to the others while the next ones come in, so that it
-// is still in cache.
+// is still in cache. Where 16-bit floats are to be rounded once, an owner stores the contributions
+// of a chunk and reduces them together, which costs a copy of them.
+#include <algorithm>
+#include <array>
 #include <vector>
 
 #include "collectives/algorithms/algorithm.h"
@@ -16,17 +19,61 @@ namespace {
 // never waits for a result to leave before it takes the next contribution.
 constexpr uint64_t kRunAhead = 2;
 
-// Reduces one chunk at its owner: chain of receives, each after the former.
-uint32_t ReduceChunk(ScheduleBuilder& builder, const CollectiveSpec& spec, Place out, Place own,
-                     uint64_t length) {
-  uint32_t last = kNone;
-  for (int d = 1; d < spec.size; ++d) {
-    last = builder.ReceiveReduce(Around(spec.rank, d, spec.size), out, d == 1 ? own : out, length,
-                                 {last});
+// Chunks whose contributions an owner holds at once where it rounds once.
+constexpr size_t kHeld = 2;
+
+bool HoldsContributions(const CollectiveSpec& spec) { return spec.rounds_once && spec.size > 2; }
+
+// Reduces the chunks of one owner, each in one call.
+class ChunkReducer {
+ public:
+  // Of chunks up to `longest` elements.
+  ChunkReducer(ScheduleBuilder& builder, const CollectiveSpec& spec, uint64_t longest)
+      : builder_(builder), spec_(spec) {
+    if (!HoldsContributions(spec)) return;
+    for (std::vector<Place>& slot : slots_) {
+      for (int d = 1; d < spec.size; ++d) slot.push_back(builder.Scratch(longest));
+    }
   }
-  if (spec.average) last = builder.Scale(out, length, {last});
-  return last;
-}
+
+  uint32_t Reduce(Place out, Place own, uint64_t length) {
+    uint32_t last = HoldsContributions(spec_) ? AtOnce(out, own, length) : InTurn(out, own, length);
+    if (spec_.average) last = builder_.Scale(out, length, {last});
+    return last;
+  }
+
+ private:
+  int Giver(int distance) const { return Around(spec_.rank, distance, spec_.size); }
+
+  // A chain of receives, each after the former, that reduce what comes while it is in cache.
+  uint32_t InTurn(Place out, Place own, uint64_t length) {
+    uint32_t last = kNone;
+    for (int d = 1; d < spec_.size; ++d) {
+      last = builder_.ReceiveReduce(Giver(d), out, d == 1 ? own : out, length, {last});
+    }
+    return last;
+  }
+
+  // All contributions are stored, and then reduced by one step.
+  uint32_t AtOnce(Place out, Place own, uint64_t length) {
+    const size_t slot = next_++ % kHeld;
+    std::vector<Place> operands = {own};
+    std::vector<uint32_t> arrivals;
+    for (int d = 1; d < spec_.size; ++d) {
+      operands.push_back(slots_[slot][static_cast<size_t>(d) - 1]);
+      arrivals.push_back(builder_.Receive(Giver(d), operands.back(), length, {reduced_[slot]}));
+    }
+    reduced_[slot] = builder_.ReduceAll(out, operands, length);
+    builder_.AlsoAfter(arrivals);
+    return reduced_[slot];
+  }
+
+  ScheduleBuilder& builder_;
+  const CollectiveSpec& spec_;
+  size_t next_ = 0;
+  std::array<std::vector<Place>, kHeld> slots_;
+  std::array<uint32_t, kHeld> reduced_ = {kNone, kNone};
+};
 
 RankSchedule AllReduce(const CollectiveSpec& spec) {
   const int n = spec.size;
@@ -37,6 +84,7 @@ RankSchedule AllReduce(const CollectiveSpec& spec) {
   };
   // For each round: when the own chunk was reduced, and when the contribution to a peer's has left.
   std::vector<uint32_t> reduced(rounds, kNone);
+  ChunkReducer reducer(builder, spec, std::min(PartOf(spec.count, n, 0).length, spec.chunk));
   std::vector<uint32_t> sent(rounds * static_cast<uint64_t>(n), kNone);
   for (uint64_t round = 0; round < rounds + kRunAhead; ++round) {
     if (round < rounds) {
@@ -46,8 +94,7 @@ RankSchedule AllReduce(const CollectiveSpec& spec) {
         sent[round * n + peer] = builder.Send(peer, Input(theirs.offset), theirs.length);
       }
       const Stretch own = piece(spec.rank, round);
-      reduced[round] =
-          ReduceChunk(builder, spec, Output(own.offset), Input(own.offset), own.length);
+      reduced[round] = reducer.Reduce(Output(own.offset), Input(own.offset), own.length);
     }
     if (round < kRunAhead) continue;
     const uint64_t ready = round - kRunAhead;
@@ -69,14 +116,14 @@ RankSchedule ReduceScatter(const CollectiveSpec& spec) {
   const int n = spec.size;
   ScheduleBuilder builder;
   auto part = [&](int rank) { return static_cast<uint64_t>(rank) * spec.count; };
+  ChunkReducer reducer(builder, spec, std::min(spec.count, spec.chunk));
   for (uint64_t round = 0; round < ChunkCount(spec.count, spec.chunk); ++round) {
     const Stretch chunk = ChunkOf({0, spec.count}, spec.chunk, round);
     for (int d = 1; d < n; ++d) {
       const int peer = Around(spec.rank, -d, n);
       builder.Send(peer, Input(part(peer) + chunk.offset), chunk.length);
     }
-    ReduceChunk(builder, spec, Output(chunk.offset), Input(part(spec.rank) + chunk.offset),
-                chunk.length);
+    reducer.Reduce(Output(chunk.offset), Input(part(spec.rank) + chunk.offset), chunk.length);
   }
   return std::move(builder).Finish();
 }
@@ -84,10 +131,11 @@ RankSchedule ReduceScatter(const CollectiveSpec& spec) {
 RankSchedule Reduce(const CollectiveSpec& spec) {
   ScheduleBuilder builder;
   const bool is_root = spec.rank == spec.root;
+  ChunkReducer reducer(builder, spec, is_root ? std::min(spec.count, spec.chunk) : 0);
   for (uint64_t round = 0; round < ChunkCount(spec.count, spec.chunk); ++round) {
     const Stretch chunk = ChunkOf({0, spec.count}, spec.chunk, round);
     if (is_root) {
-      ReduceChunk(builder, spec, Output(chunk.offset), Input(chunk.offset), chunk.length);
+      reducer.Reduce(Output(chunk.offset), Input(chunk.offset), chunk.length);
     } else {
       builder.Send(spec.root, Input(chunk.offset), chunk.length);
     }
@@ -255,12 +303,10 @@ Cost CostOf(const CollectiveSpec& spec) {
       if (spec.kind == CollectiveKind::kScatter) cost.received = count;
       [[fallthrough]];
     case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllV:  // every part as the typical one
       cost.messages = n - 1;
       cost.elements = (n - 1) * count;
       cost.copied = count;
-      break;
-    case CollectiveKind::kAllToAllV:  // of whose lengths a rank knows its own alone
-      cost.messages = n - 1;
       break;
     case CollectiveKind::kBarrier:
       cost.turns = spec.size > kBarrierAtOnce ? Log2Ceil(spec.size) : 1;
@@ -275,7 +321,11 @@ Cost CostOf(const CollectiveSpec& spec) {
     for (int rank = 0; rank < spec.size; ++rank) between.Add(spec.root, rank, count);
     cost.elements_beyond = between.Most();
   }
-  if (cost.reduced > 0) cost.in_order = OthersInOrder(spec);
+  if (HoldsContributions(spec)) {
+    cost.copied += cost.reduced;
+  } else if (cost.reduced > 0) {
+    cost.in_order = OthersInOrder(spec);
+  }
   return cost;
 }
 

@@ -2,7 +2,6 @@
 
 #include <vector>
 
-#include "collectives/algorithms/algorithm.h"
 #include "collectives/algorithms/parts.h"
 
 namespace weft::collectives {
@@ -43,17 +42,6 @@ RankSchedule ExchangeAll(const CollectiveSpec& spec, int at_once) {
     builder.Copy(Output(kept.offset), source + own.offset, own.length, {saved});
   }
   return std::move(builder).Finish();
-}
-
-std::vector<int> PairwiseSteps(int rank, int size) {
-  const CollectiveSpec spec{
-      .kind = CollectiveKind::kAllToAll, .size = size, .rank = rank, .count = 1};
-  std::vector<int> steps(static_cast<size_t>(size));
-  int number = 0;
-  for (const Step& step : kPairwise.build(spec).steps) {
-    if (step.kind == StepKind::kSend) steps[static_cast<size_t>(step.peer)] = ++number;
-  }
-  return steps;
 }
 
 }  // namespace weft::collectives

@@ -2,8 +2,6 @@
 #ifndef WEFT_COLLECTIVES_ALGORITHMS_EXCHANGE_H_
 #define WEFT_COLLECTIVES_ALGORITHMS_EXCHANGE_H_
 
-#include <vector>
-
 #include "collectives/schedule.h"
 
 namespace weft::collectives {
@@ -12,10 +10,6 @@ namespace weft::collectives {
 // `at_once` of them are under way: an exchange begins when those before it, but for the latest
 // at_once - 1, have ended.
 RankSchedule ExchangeAll(const CollectiveSpec& spec, int at_once);
-
-// By group rank: the number of the exchange, from 1, in which `rank` sends to it when `size` ranks
-// exchange pairwise (pairwise.cc); 0 for `rank` itself. Read from the schedule.
-std::vector<int> PairwiseSteps(int rank, int size);
 
 }  // namespace weft::collectives
 

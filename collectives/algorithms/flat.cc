@@ -9,6 +9,9 @@
 namespace weft::collectives {
 namespace {
 
+// Contributions are stored and reduced by one step, which rounds once.
+bool HoldsContributions(const CollectiveSpec& spec) { return spec.rounds_once && spec.size > 2; }
+
 RankSchedule AllReduce(const CollectiveSpec& spec) {
   ScheduleBuilder builder;
   if (spec.rank != 0) {
@@ -17,7 +20,17 @@ RankSchedule AllReduce(const CollectiveSpec& spec) {
     return std::move(builder).Finish();
   }
   uint32_t last = kNone;
-  for (int peer = 1; peer < spec.size; ++peer) {
+  if (HoldsContributions(spec)) {
+    std::vector<Place> operands = {Input(0)};
+    std::vector<uint32_t> arrivals;
+    for (int peer = 1; peer < spec.size; ++peer) {
+      operands.push_back(builder.Scratch(spec.count));
+      arrivals.push_back(builder.Receive(peer, operands.back(), spec.count));
+    }
+    last = builder.ReduceAll(Output(0), operands, spec.count);
+    builder.AlsoAfter(arrivals);
+  }
+  for (int peer = 1; !HoldsContributions(spec) && peer < spec.size; ++peer) {
     last = builder.ReceiveReduce(peer, Output(0), peer == 1 ? Input(0) : Output(0), spec.count,
                                  {last});
   }
@@ -94,7 +107,11 @@ Cost CostOf(const CollectiveSpec& spec) {
     cost.balance = (n + 1) / (n * n);
   }
   cost = SpreadOverHosts(cost, spec);
-  if (cost.reduced > 0) cost.in_order = OthersInOrder(spec);
+  if (cost.reduced > 0 && HoldsContributions(spec)) {
+    cost.copied = cost.reduced;
+  } else if (cost.reduced > 0) {
+    cost.in_order = OthersInOrder(spec);
+  }
   return cost;
 }
 

@@ -35,8 +35,11 @@ RankSchedule Build(const CollectiveSpec& spec) {
   }
 }
 
+// On one host its stages are those of direct.
+bool Fits(const CollectiveSpec& spec) { return spec.place != nullptr; }
+
 }  // namespace
 
-const Algorithm kHierarchical{"hierarchical", &Has, &Build, &LevelsCost};
+const Algorithm kHierarchical{"hierarchical", &Has, &Build, &LevelsCost, &Fits};
 
 }  // namespace weft::collectives

@@ -42,6 +42,7 @@ Steps Levels::Part(const Algorithm& algorithm, CollectiveKind kind, const std::v
                       .count = count,
                       .chunk = spec.chunk,
                       .place = std::move(place_of_part),
+                      .rounds_once = spec.rounds_once,
                       .in_place = in_place};
   for (int i = 0; i < part.size; ++i) {
     if (ranks[static_cast<size_t>(i)] == spec.rank) part.rank = i;

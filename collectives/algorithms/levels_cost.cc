@@ -94,6 +94,8 @@ Cost LevelsCost(const CollectiveSpec& spec) {
       cost.messages = m - 1 + (hosts > 8 ? cost.turns_across : others);
       cost.balance = Ratio(2 * (n - hosts) + hosts * others, n * cost.messages);
   }
+  // Inside a host contributions are stored before they are reduced (direct).
+  if (spec.rounds_once && m > 2) cost.copied += cost.reduced * (m - 1) / (m - 1 + outside);
   return cost;
 }
 

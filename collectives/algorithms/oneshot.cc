@@ -1,5 +1,5 @@
 // One shot: contributions go whole to every rank that needs them, into scratch, all receives posted
-// at once; then they are reduced locally, in the order of ranks.
+// at once; then they are reduced locally by one step, in the order of ranks.
 #include <vector>
 
 #include "collectives/algorithms/algorithm.h"
@@ -24,15 +24,9 @@ void GatherAndReduce(ScheduleBuilder& builder, const CollectiveSpec& spec, Place
     if (!spec.in_place) builder.Copy(Output(0), own, length);
     return;
   }
-  // In place the own contribution lies under the output: intermediate sums stay in scratch.
-  const Place sums = spec.in_place ? builder.Scratch(length) : Output(0);
-  uint32_t last = kNone;
-  for (int r = 1; r < n; ++r) {
-    const bool final = r == n - 1;
-    last = builder.Reduce(final ? Output(0) : sums, r == 1 ? from[0] : sums, from[r], length,
-                          {last, arrival[r], r == 1 ? arrival[0] : kNone});
-    if (final && spec.in_place) builder.AlsoAfter(sends);
-  }
+  const uint32_t last = builder.ReduceAll(Output(0), from, length);
+  builder.AlsoAfter(arrival);
+  if (spec.in_place) builder.AlsoAfter(sends);
   if (spec.average) builder.Scale(Output(0), length, {last});
 }
 

@@ -198,8 +198,19 @@ Cost CostOf(const CollectiveSpec& spec) {
   return cost;
 }
 
+// Rings leave each host by as many ranks as there are channels, and by a NIC each.
+std::vector<int> Channels(const CollectiveSpec& spec) {
+  constexpr int kMost = 4;
+  std::vector<int> channels{1};
+  if (spec.place == nullptr) return channels;
+  int most = std::min(kMost, spec.place->ranks_min);
+  if (spec.place->nics > 0) most = std::min(most, spec.place->nics);
+  for (int c = 2; c <= most; c *= 2) channels.push_back(c);
+  return channels;
+}
+
 }  // namespace
 
-const Algorithm kRing{"ring", &Has, &Build, &CostOf};
+const Algorithm kRing{"ring", &Has, &Build, &CostOf, nullptr, &Channels};
 
 }  // namespace weft::collectives

@@ -137,8 +137,12 @@ Cost CostOf(const CollectiveSpec& spec) {
   }
 }
 
+bool Fits(const CollectiveSpec& spec) {
+  return spec.place != nullptr && spec.place->switches.size() >= 2;
+}
+
 }  // namespace
 
-const Algorithm kThreeLevel{"three_level", &Has, &Build, &CostOf};
+const Algorithm kThreeLevel{"three_level", &Has, &Build, &CostOf, &Fits};
 
 }  // namespace weft::collectives

@@ -4,6 +4,8 @@
 #ifndef WEFT_COLLECTIVES_PLANNER_CONCURRENT_H_
 #define WEFT_COLLECTIVES_PLANNER_CONCURRENT_H_
 
+#include <optional>
+
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "base/ids.h"
@@ -11,10 +13,16 @@
 
 namespace weft::collectives::planner {
 
+// The layout that a group suggests where the job has said none: the ranks cut into groups of its
+// size and stride, one of which it is, as PyTorch's DeviceMesh cuts them. Nothing: it is no such
+// group, or that of all ranks. The axes' names mean nothing.
+std::optional<topology::Mesh> SuggestedLayout(absl::Span<const Rank> members, int ranks);
+
 // How many groups share a host with the group of `members`, itself among them: groups of the mesh
 // along the same axes, that is along those in which the members' places differ, on the member's
-// host that has most of them. 1 where the members are not all ranks of a group of the mesh. `host`
-// gives the host of a rank of the job. Takes time in the order of the job's ranks.
+// host that has most of them. 1 where the members are not all ranks of a group of the mesh. A mesh
+// of one axis says nothing of groups, and SuggestedLayout() takes its place. `host` gives the host
+// of a rank of the job. Takes time in the order of the job's ranks.
 int GroupsAtOnce(const topology::Mesh& mesh, absl::Span<const Rank> members,
                  absl::FunctionRef<int(Rank)> host);
 

@@ -33,6 +33,8 @@
 
 #include <array>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -101,11 +103,18 @@ std::string CalibrationFile();
 // What the setting collective.costs says: a file; or, empty, CalibrationFile() where there is
 // one that can be read, else the defaults.
 absl::StatusOr<Calibration> LoadCalibration(const Settings& settings);
+// Whether SaveCalibration() can write there; makes the folder.
+absl::Status CheckWritable(const std::string& file);
+// Its numbers by their names in the file.
+std::vector<std::pair<std::string, double>> Numbers(const Calibration& calibration);
 // Written whole or not at all.
 absl::Status SaveCalibration(const Calibration& calibration, const std::string& file);
 
 // The table for a job with these settings: transport, collective.chunk_bytes.
 CostTable TableFor(const Calibration& calibration, const Settings& settings, int cores);
+// The table of rank 0: of LoadCalibration() and `cores`; with collective.deterministic of the
+// defaults, and of as many cores as there are ranks. An error of the file is one in both cases.
+absl::StatusOr<CostTable> LoadTable(const Settings& settings, int cores);
 // As one word, for the exchange between ranks.
 std::string ToWord(const CostTable& table);
 absl::StatusOr<CostTable> FromWord(absl::string_view word);

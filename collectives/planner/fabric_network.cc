@@ -83,12 +83,11 @@ absl::StatusOr<RankPlace> PlaceOnFabric(const Fabric& fabric, NodeId host) {
 absl::StatusOr<FabricNetwork> NetworkOf(const Fabric& fabric, absl::Span<const NodeId> hosts) {
   FabricNetwork network;
   if (hosts.empty()) return absl::InvalidArgumentError("a group without hosts");
-  std::vector<RankPlace> places;
   for (NodeId host : hosts) {
     WEFT_ASSIGN_OR_RETURN(RankPlace place, PlaceOnFabric(fabric, host));
-    places.push_back(std::move(place));
+    network.places.push_back(std::move(place));
   }
-  const GroupPlace group(places);
+  const GroupPlace group(network.places);
   network.nics = group.nics;
   network.nic = Bandwidth::BytesPerSecond(group.nic_rate);
   network.host = Bandwidth::BytesPerSecond(group.host_rate);

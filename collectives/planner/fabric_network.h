@@ -3,6 +3,8 @@
 #ifndef WEFT_COLLECTIVES_PLANNER_FABRIC_NETWORK_H_
 #define WEFT_COLLECTIVES_PLANNER_FABRIC_NETWORK_H_
 
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -22,6 +24,7 @@ struct FabricNetwork {
   Bandwidth nic;         // of the slowest NIC, all its ports that are up
   Bandwidth host;        // of the host whose NICs are slowest together
   absl::Duration delay;  // one way between the first host and the farthest: cables, switches
+  std::vector<RankPlace> places;  // by host
 };
 
 // `hosts` are different hosts of the fabric. FailedPrecondition names a host without a link that is

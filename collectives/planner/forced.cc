@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "collectives/algorithms/algorithm.h"
+#include "collectives/planner/planner.h"
 
 namespace weft::collectives::planner {
 namespace {
@@ -21,12 +22,15 @@ absl::Status Wrong(absl::string_view rule, absl::string_view why) {
       absl::StrCat("collective.algorithm_by_kind: \"", rule, "\" ", why));
 }
 
-std::string AlgorithmsOf(CollectiveKind kind) {
+// That there is an algorithm of that name at all.
+absl::Status CheckName(const std::string& wanted) {
   std::vector<std::string> names{"auto"};
-  for (const Algorithm* algorithm : Algorithms()) {
-    if (algorithm->has(kind)) names.emplace_back(algorithm->name);
-  }
-  return absl::StrJoin(names, ", ");
+  for (const Algorithm* algorithm : Algorithms()) names.emplace_back(algorithm->name);
+  if (std::find(names.begin(), names.end(), wanted) != names.end()) return absl::OkStatus();
+  const std::string nearest = NearestName(wanted, names);
+  return absl::InvalidArgumentError(
+      absl::StrCat("collective.algorithm=", wanted, " is none of ", absl::StrJoin(names, ", "),
+                   nearest.empty() ? "" : absl::StrCat("; nearest: ", nearest)));
 }
 
 // Cuts off what follows the last `mark`, and returns it.
@@ -55,6 +59,27 @@ std::string KindNames() {
   return absl::StrJoin(names, ", ");
 }
 
+std::string AlgorithmNames(CollectiveKind kind) {
+  std::vector<std::string> names{"auto"};
+  for (const Algorithm* algorithm : Algorithms()) {
+    if (algorithm->has(kind)) names.emplace_back(algorithm->name);
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+absl::Status CheckAlgorithm(const Settings& settings, absl::Span<const CollectiveKind> kinds) {
+  const std::string& wanted = settings.Text("collective.algorithm");
+  WEFT_RETURN_IF_ERROR(CheckName(wanted));
+  std::string there;
+  for (CollectiveKind kind : kinds) {
+    if (wanted == "auto" || FindAlgorithm(wanted, kind) != nullptr) return absl::OkStatus();
+    absl::StrAppend(&there, there.empty() ? "" : "; ", ToString(kind), " has ",
+                    AlgorithmNames(kind));
+  }
+  if (kinds.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("collective.algorithm=", wanted, ": ", there));
+}
+
 uint64_t BytesOf(const CollectiveSpec& spec, size_t element) {
   switch (spec.kind) {
     case CollectiveKind::kAllReduce:
@@ -64,11 +89,10 @@ uint64_t BytesOf(const CollectiveSpec& spec, size_t element) {
     case CollectiveKind::kAllGatherV:
       return element *
              std::accumulate(spec.output_counts.begin(), spec.output_counts.end(), uint64_t{0});
-    case CollectiveKind::kAllToAllV:
     case CollectiveKind::kBarrier:
       return 0;
     default:
-      return spec.count * element * static_cast<uint64_t>(spec.size);
+      return PlannedCount(spec, element) * element * static_cast<uint64_t>(spec.size);
   }
 }
 
@@ -91,9 +115,6 @@ absl::StatusOr<Forced::Rule> Forced::Parse(absl::string_view text) {
   }
   rule.kind = *kind;
   if (sizes.has_value()) {
-    if (rule.kind == CollectiveKind::kAllToAllV) {
-      return Wrong(text, "has sizes, but all_to_all_v has none that all ranks know");
-    }
     const std::vector<std::string> ends = absl::StrSplit(*sizes, "..");
     if (ends.size() != 2) return Wrong(text, "has sizes that are no range, as 1MiB..64MiB");
     for (const auto& [end, bytes] :
@@ -108,7 +129,7 @@ absl::StatusOr<Forced::Rule> Forced::Parse(absl::string_view text) {
   if (*algorithm != "auto") {
     if (FindAlgorithm(*algorithm, rule.kind) == nullptr) {
       return Wrong(text, absl::StrCat("has an algorithm that ", ToString(rule.kind),
-                                      " lacks; there are ", AlgorithmsOf(rule.kind)));
+                                      " lacks; there are ", AlgorithmNames(rule.kind)));
     }
     rule.algorithm = std::string(*algorithm);
   }
@@ -118,6 +139,7 @@ absl::StatusOr<Forced::Rule> Forced::Parse(absl::string_view text) {
 absl::StatusOr<Forced> Forced::Create(const Settings& settings) {
   Forced forced;
   const std::string& every = settings.Text("collective.algorithm");
+  WEFT_RETURN_IF_ERROR(CheckName(every));
   for (int k = 0; k < kCollectiveKindCount; ++k) {
     const CollectiveKind kind = static_cast<CollectiveKind>(k);
     if (FindAlgorithm(every, kind) == nullptr) continue;

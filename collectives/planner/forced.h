@@ -18,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/settings.h"
 #include "collectives/schedule.h"
 
@@ -28,8 +29,14 @@ std::optional<CollectiveKind> FindKind(absl::string_view name);
 // "all_reduce, all_gather, ...".
 std::string KindNames();
 
-// What a rule's sizes are compared with: the whole buffer, as weft-bw and nccl-tests count it. Of
-// all_to_all_v 0, as its ranks know only their own sizes. The same on all ranks.
+// "auto, oneshot, ...": what may be asked for of a kind.
+std::string AlgorithmNames(CollectiveKind kind);
+// For programs that do these kinds alone. InvalidArgument: collective.algorithm names one that none
+// of them has, and so would silently force nothing; the message has those that there are.
+absl::Status CheckAlgorithm(const Settings& settings, absl::Span<const CollectiveKind> kinds);
+
+// What a rule's sizes are compared with: the whole buffer, as weft-bw and nccl-tests count it; of
+// all_to_all_v parts of PlannedCount(). The same on all ranks.
 uint64_t BytesOf(const CollectiveSpec& spec, size_t element);
 
 class Forced {

@@ -53,9 +53,6 @@ struct GroupPlace {
 
   // All hosts in the order of a ring of planned flows, from host 0 on; empty: there is none.
   std::vector<int> planned_ring;
-  // A plan directory has ports for the steps of a pairwise all-to-all, such that the flows of a
-  // step share the fabric's links evenly (PlannedPeers::HasExchange).
-  bool has_planned_exchange = false;
 
   std::vector<std::vector<int>> switches;  // by switch: its hosts; one, where any is not known
   std::vector<int> switch_of;              // by host

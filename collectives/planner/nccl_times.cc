@@ -1,7 +1,6 @@
 #include "collectives/planner/nccl_times.h"
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -85,13 +84,27 @@ NcclTimes::NcclTimes(int ranks, int hosts, const NcclNetwork& network)
       ranks_per_host_((ranks + hosts - 1) / hosts),
       network_(network) {
   WEFT_CHECK(hosts >= 2 && ranks >= hosts, ranks << " ranks on " << hosts << " hosts");
-  std::vector<std::string> all, one_a_host;
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    all.push_back(absl::StrCat(rank * hosts / ranks));
+  WEFT_CHECK(network.hosts.empty() || network.hosts.size() == static_cast<size_t>(hosts),
+             network.hosts.size() << " places of " << hosts << " hosts");
+  for (size_t p = 0; p < places_.size(); ++p) places_[p] = PlacesOf(static_cast<NcclProtocol>(p));
+}
+
+NcclTimes::Places NcclTimes::PlacesOf(NcclProtocol protocol) const {
+  const double wire_bytes = kProtocols[static_cast<size_t>(protocol)].wire_bytes;
+  std::vector<RankPlace> hosts = network_.hosts;
+  hosts.resize(static_cast<size_t>(hosts_));
+  for (size_t host = 0; host < hosts.size(); ++host) {
+    RankPlace& place = hosts[host];
+    place.host = absl::StrCat(host);
+    for (double* rate : {&place.nic_rate, &place.host_rate, &place.switch_rate}) {
+      *rate /= wire_bytes;
+    }
   }
-  for (int host = 0; host < hosts; ++host) one_a_host.push_back(absl::StrCat(host));
-  all_ = std::make_shared<const GroupPlace>(all);
-  one_a_host_ = std::make_shared<const GroupPlace>(one_a_host);
+  std::vector<RankPlace> all;
+  for (int64_t rank = 0; rank < ranks_; ++rank) {
+    all.push_back(hosts[static_cast<size_t>(rank * hosts_ / ranks_)]);
+  }
+  return {std::make_shared<const GroupPlace>(all), std::make_shared<const GroupPlace>(hosts)};
 }
 
 std::optional<double> NcclTimes::Nanoseconds(CollectiveKind kind, uint64_t bytes,
@@ -110,7 +123,8 @@ std::optional<double> NcclTimes::Nanoseconds(CollectiveKind kind, uint64_t bytes
   // A tree of NCCL joins hosts; inside a host it is a chain.
   const bool tree = algorithm == NcclAlgorithm::kTree;
   CollectiveSpec spec{.kind = kind, .size = tree ? hosts_ : ranks_, .count = bytes};
-  spec.place = tree ? one_a_host_ : all_;
+  const Places& places = places_[static_cast<size_t>(protocol)];
+  spec.place = tree ? places.one_a_host : places.all;
   spec.channels = std::max(std::min(network_.nics, spec.place->ranks_min), 1);
   spec.chunk = costs.chunk;
   if (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter) {

@@ -9,12 +9,15 @@
 #ifndef WEFT_COLLECTIVES_PLANNER_NCCL_TIMES_H_
 #define WEFT_COLLECTIVES_PLANNER_NCCL_TIMES_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "base/units.h"
+#include "collectives/planner/group_place.h"
 #include "collectives/schedule.h"
 
 namespace weft::collectives::planner {
@@ -24,16 +27,19 @@ enum class NcclProtocol : uint8_t { kLl, kLl128, kSimple };
 const char* ToString(NcclAlgorithm algorithm);  // NCCL's names: "Ring"
 const char* ToString(NcclProtocol protocol);
 
-// The network between hosts that are all alike.
+// The network between hosts that count as alike: each has what the slowest has.
 struct NcclNetwork {
   int nics = 1;          // of a host
   Bandwidth nic;         // of one
   absl::Duration delay;  // one way, of cables and switches
+  // By host of the communicator: its switch, and the rates of NICs and of the switch's cables
+  // (fabric_network.h). Empty: nothing is known of switches.
+  std::vector<RankPlace> hosts;
 };
 
 class NcclTimes {
  public:
-  // `hosts` >= 2, `ranks` >= `hosts`, spread evenly.
+  // `hosts` >= 2, `ranks` >= `hosts`, spread evenly. `network.hosts`: none, or `hosts` of them.
   NcclTimes(int ranks, int hosts, const NcclNetwork& network);
 
   // `bytes` as NCCL counts them: the whole buffer. Nothing: the algorithm does not do that. NCCL
@@ -45,9 +51,15 @@ class NcclTimes {
   std::optional<double> Nanoseconds(CollectiveKind kind, uint64_t bytes, NcclAlgorithm algorithm,
                                     NcclProtocol protocol) const;
 
+  // A protocol's flags travel as well: to its data all rates are lower.
+  struct Places {
+    std::shared_ptr<const GroupPlace> all, one_a_host;
+  };
+  Places PlacesOf(NcclProtocol protocol) const;
+
   int ranks_, hosts_, ranks_per_host_;
   NcclNetwork network_;
-  std::shared_ptr<const GroupPlace> all_, one_a_host_;
+  std::array<Places, 3> places_;  // by protocol
 };
 
 }  // namespace weft::collectives::planner

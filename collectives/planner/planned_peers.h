@@ -3,14 +3,12 @@
 //
 // Every rank reads them from its own copy of the directory. They have a name, which each rank tells
 // the others with its RankPlace: a group goes by them only where all its ranks have told the same,
-// so that two ranks never disagree. The same holds of the steps of all-to-alls, for which ports
-// may be planned step by step.
+// so that two ranks never disagree.
 #ifndef WEFT_COLLECTIVES_PLANNER_PLANNED_PEERS_H_
 #define WEFT_COLLECTIVES_PLANNER_PLANNED_PEERS_H_
 
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -34,17 +32,10 @@ class PlannedPeers {
   // `places`, the members', do not all name this plan.
   std::vector<std::vector<int>> Within(absl::Span<const Rank> ranks,
                                        absl::Span<const RankPlace> places) const;
-  // Whether between all hosts of the group `ranks` there are flows of a pairwise all-to-all of it,
-  // planned step by step (ConnectionPlanFlow::step). False where `places` do not all name this
-  // plan.
-  bool HasExchange(absl::Span<const Rank> ranks, absl::Span<const RankPlace> places) const;
 
  private:
-  bool IsOf(absl::Span<const RankPlace> places) const;
-
   std::string name_;
-  std::map<int, std::vector<int>> peers_;     // of ranks of the job, ascending
-  std::map<std::pair<int, int>, int> steps_;  // of ranks of the job, where their flow is of a step
+  std::map<int, std::vector<int>> peers_;  // of ranks of the job, ascending
 };
 
 }  // namespace weft::collectives::planner

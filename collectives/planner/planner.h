@@ -13,10 +13,12 @@
 
 namespace weft::collectives::planner {
 
-// Exchanges that are under way at once in a pairwise all-to-all whose steps are planned: while a
-// rank waits for one, others send. Of 2, 3, 4 and all, 3 and 4 took the least time on 8 hosts under
-// 4 leaves with 2 spines (docs/benchmarks/paths.md).
-inline constexpr int kPlannedExchangesAtOnce = 3;
+// A part of an all-to-all with counts of whose sizes the ranks know nothing in common is planned as
+// one of so many bytes: where latencies count little. The form that is best for large parts loses
+// some microseconds with small ones, and the other way round it loses a part of the bandwidth.
+inline constexpr uint64_t kUnknownPartBytes = 1 << 20;
+// The spec's count; of an all-to-all with counts that has none, that of kUnknownPartBytes.
+uint64_t PlannedCount(const CollectiveSpec& spec, size_t element);
 
 struct Plan {
   const Algorithm* algorithm = nullptr;
@@ -36,9 +38,6 @@ std::vector<Plan> PlansFor(const CollectiveSpec& spec, size_t element, const Cos
 // The model is exact to some 5 %: of the plans that cost no more than that above the cheapest, it
 // is the one that would cost least if nothing overlapped; of these the first in the table. What
 // hides behind a copy, say, still counts, for a caller may spare us the copy.
-// Where the group's plan directory has ports for the steps of a pairwise all-to-all, it is that one
-// up to 1.3 times the cheapest's time: the model does not know how flows that are all under way at
-// once hinder each other.
 // Or, where `forced` names an algorithm that has the kind, the cheapest plan of that.
 Plan ChoosePlan(const CollectiveSpec& spec, size_t element, const CostTable& table,
                 absl::string_view forced);

@@ -58,22 +58,41 @@ std::string Describe(const NcclNetwork& network) {
                       " one way");
 }
 
-// The network of all hosts of the fabric: NCCL does not say which of them a communicator has.
-absl::StatusOr<NcclNetwork> NetworkOfFabric(const std::string& name, std::string* why) {
+// The network of the fabric's first `nodes` hosts: NCCL does not say which of them a communicator
+// has, and `weft-plan collective --hosts N` takes these.
+absl::StatusOr<NcclNetwork> NetworkOfFabric(const std::string& name, size_t nodes,
+                                            std::string* why) {
 #if WEFT_HAS_FABRICS
   WEFT_ASSIGN_OR_RETURN(const topology::Fabric fabric, topology::LoadFabric(name));
-  WEFT_ASSIGN_OR_RETURN(const planner::FabricNetwork network,
-                        planner::NetworkOf(fabric, fabric.hosts()));
-  std::string checksum;
+  const size_t there = fabric.hosts().size();
+  if (nodes > there) {
+    return absl::FailedPreconditionError(absl::StrCat("as nccl.fabric=", name, " has ", there,
+                                                      there == 1 ? " host" : " hosts",
+                                                      ", and the communicator ", nodes));
+  }
+  const absl::Span<const NodeId> hosts = fabric.hosts().subspan(0, nodes);
+  WEFT_ASSIGN_OR_RETURN(const planner::FabricNetwork network, planner::NetworkOf(fabric, hosts));
+  NcclNetwork out{
+      .nics = network.nics, .nic = network.nic, .delay = network.delay, .hosts = network.places};
+  const collectives::GroupPlace group(out.hosts);
+  std::string checksum, switches;
   if (!topology::IsGenerator(name)) {
     WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(name));
     checksum = absl::StrFormat(", checksum %08x", Crc32c(text));
   }
-  const NcclNetwork out{.nics = network.nics, .nic = network.nic, .delay = network.delay};
-  *why = absl::StrCat("by nccl.fabric=", name, " (", Describe(out), checksum, ")");
+  if (group.switches.size() >= 2) {
+    switches = absl::StrCat(", ", group.switches.size(), " switches");
+    if (group.switch_rate > 0) {
+      absl::StrAppend(&switches, " with cables of ",
+                      ToString(Bandwidth::BytesPerSecond(group.switch_rate)), " to others");
+    }
+  }
+  *why = absl::StrCat("by nccl.fabric=", name,
+                      nodes < there ? absl::StrCat(", its first ", nodes, " hosts") : "", " (",
+                      Describe(out), switches, checksum, ")");
   return out;
 #else
-  (void)why;
+  (void)why, (void)nodes;
   return absl::UnimplementedError(
       absl::StrCat("nccl.fabric=", name, ": this build has no fabrics (WEFT_PLANNING)"));
 #endif
@@ -136,7 +155,7 @@ absl::StatusOr<std::string> Tuner::Open(size_t ranks, size_t nodes) {
   }
   std::string why;
   absl::StatusOr<NcclNetwork> network =
-      mode == "devices" ? NetworkOfDevices(&why) : NetworkOfFabric(fabric, &why);
+      mode == "devices" ? NetworkOfDevices(&why) : NetworkOfFabric(fabric, nodes, &why);
   if (!network.ok()) return network.status();
   times_.emplace(static_cast<int>(ranks), static_cast<int>(nodes), *network);
   return why;

@@ -18,6 +18,7 @@
 #include "base/settings.h"
 #include "collectives/algorithms/exchange.h"
 #include "collectives/algorithms/paths.h"
+#include "collectives/planner/forced.h"
 #include "collectives/planner/planned_peers.h"
 #include "collectives/verify.h"
 #include "tests/collectives/schedule_cases.h"
@@ -127,11 +128,17 @@ TEST(AlgorithmTest, EveryKindHasAChoice) {
 }
 
 TEST(AlgorithmTest, TheSettingNamesEveryAlgorithm) {
-  for (const Algorithm* algorithm : Algorithms()) {
+  const auto force = [](const char* name) {
     Settings settings(LibrarySettings());
-    const absl::Status status = settings.Set("collective.algorithm", algorithm->name, "test");
-    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(settings.Set("collective.algorithm", name, "test").ok());
+    return planner::Forced::Create(settings).status();
+  };
+  for (const Algorithm* algorithm : Algorithms()) {
+    EXPECT_TRUE(force(algorithm->name).ok()) << force(algorithm->name);
   }
+  const absl::Status status = force("rings");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("nearest: ring"), std::string::npos) << status;
 }
 
 TEST(AlgorithmTest, ProofCostsNothingForLargeCounts) {
@@ -221,6 +228,7 @@ Cost Counted(const Case& built) {
       const bool reduces = step.kind == StepKind::kReduce || step.kind == StepKind::kReceiveReduce;
       if (step.kind == StepKind::kCopy || step.kind == StepKind::kReduce) copied += length;
       if (reduces) reduced += length;
+      copied += length * step.more_count, reduced += length * step.more_count;
       if (step.peer < 0) continue;
       const bool across = place.host[r] != place.host[step.peer];
       const bool send = step.kind == StepKind::kSend;
@@ -490,53 +498,34 @@ TEST(PlannedPeersTest, AGroupGoesByThePlanThatAllItsRanksName) {
   EXPECT_EQ(planner::PlannedPeers(topology::ConnectionPlanText()).name(), "");
 }
 
-TEST(PairwiseTest, SeveralExchangesAtOnceAreProved) {
-  for (CollectiveKind kind : {CollectiveKind::kAllToAll, CollectiveKind::kAllToAllV}) {
+TEST(RoundsOnceTest, SchedulesThatHoldContributionsAreProved) {
+  int held = 0;
+  ForEachAlgorithm([&](const Algorithm& algorithm, CollectiveKind kind) {
+    if (!Reduces(kind)) return;
     for (int n : {1, 2, 3, 5, 8}) {
-      Case built = BuildCase(kPairwise, kind, n, {.count = 40});
-      for (size_t r = 0; r < built.specs.size(); ++r) {
-        built.specs[r].channels = 3;
-        built.schedules[r] = kPairwise.build(built.specs[r]);
+      for (const auto in_place : {CaseOptions::kNobody, CaseOptions::kEverybody}) {
+        for (int hosts : {1, 2}) {
+          const Case built = BuildCase(algorithm, kind, n,
+                                       {.count = 300,
+                                        .chunk = 16,
+                                        .root = 1,
+                                        .hosts = std::min(hosts, n),
+                                        .average = true,
+                                        .rounds_once = true,
+                                        .in_place = in_place});
+          EXPECT_EQ(VerifySchedules(built.specs, built.schedules), absl::OkStatus()) << built.text;
+          for (const Step& step : built.schedules[0].steps) {
+            held += step.kind == StepKind::kReduceAll && step.more_count > 1;
+            // Sums of two alone would be rounded and then added to.
+            if (&algorithm == &kDirect || &algorithm == &kOneShot || &algorithm == &kFlat) {
+              EXPECT_TRUE(step.kind != StepKind::kReceiveReduce || n == 2) << built.text;
+            }
+          }
+        }
       }
-      EXPECT_EQ(VerifySchedules(built.specs, built.schedules), absl::OkStatus()) << built.text;
     }
-  }
-}
-
-TEST(PlannedPeersTest, AnExchangeIsPlannedWhereEachPairHasItsStep) {
-  const std::vector<Rank> group = {Rank(9), Rank(3), Rank(5), Rank(4)};
-  topology::ConnectionPlanText text;
-  for (int from = 0; from < 4; ++from) {
-    const std::vector<int> steps = PairwiseSteps(from, 4);
-    EXPECT_EQ(std::set<int>(steps.begin(), steps.end()), (std::set<int>{0, 1, 2, 3}));
-    EXPECT_EQ(steps[static_cast<size_t>(from)], 0);
-    for (int to = 0; to < 4; ++to) {
-      if (from == to) continue;
-      topology::ConnectionPlanFlow flow;
-      flow.rank = group[static_cast<size_t>(from)].value();
-      flow.peer = group[static_cast<size_t>(to)].value();
-      flow.step = steps[static_cast<size_t>(to)];
-      text.flows.push_back(flow);
-    }
-  }
-  const planner::PlannedPeers peers(text);
-  std::vector<RankPlace> places(4);
-  for (int r = 0; r < 4; ++r) {
-    places[static_cast<size_t>(r)].plan = peers.name();
-    places[static_cast<size_t>(r)].host = absl::StrCat("h", r);
-  }
-  EXPECT_TRUE(peers.HasExchange(group, places));
-  // Another order of the same ranks has other steps.
-  const std::vector<Rank> reordered = {Rank(3), Rank(9), Rank(5), Rank(4)};
-  EXPECT_FALSE(peers.HasExchange(reordered, places));
-  places[2].plan = "another";
-  EXPECT_FALSE(peers.HasExchange(group, places));
-  places[2].plan = peers.name();
-  text.flows[5].step = 0;
-  const planner::PlannedPeers partly(text);
-  EXPECT_NE(partly.name(), peers.name()) << "ranks with these two plans would disagree";
-  for (RankPlace& place : places) place.plan = partly.name();
-  EXPECT_FALSE(partly.HasExchange(group, places));
+  });
+  EXPECT_GT(held, 0);
 }
 
 TEST(GroupPlaceTest, ARankPlaceTravelsUnchanged) {

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,12 +16,17 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "base/first_line.h"
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/planner/cost.h"
 #include "collectives/planner/group_place.h"
 #include "collectives/planner/own_place.h"
+#include "collectives/progress_cpus.h"
 #include "tests/collectives/job.h"
 #include "tests/collectives/naive.h"
+#include "topology/host/affinity.h"
 
 namespace weft::collectives {
 namespace {
@@ -200,6 +206,101 @@ TEST(CommunicatorTest, EveryRankNamesTheRankThatNeverCame) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Ranks that reduce what several others send add it up in float32: 256 and four ones, each of which
+// is half of bfloat16's last place there. What goes from rank to rank is rounded at each of them.
+TEST(CommunicatorTest, SumsOfSixteenBitFloatsAreRoundedOnceWhereARankHasThemAll) {
+  for (const char* algorithm : {"oneshot", "direct", "flat", "ring"}) {
+    RunRanks(5, {absl::StrCat("collective.algorithm=", algorithm), "collective.chunk_bytes=4KiB"},
+             [&](std::shared_ptr<Endpoint> endpoint) {
+               auto world = *Communicator::Create(endpoint, "world", AllRanks(5));
+               const bool large = endpoint->rank() == Rank(0);
+               std::vector<uint16_t> data(50'000, large ? 0x4380 : 0x3F80);
+               ASSERT_TRUE(world
+                               ->AllReduce(data.data(), data.data(), data.size(),
+                                           DataType::kBFloat16, ReduceOp::kSum)
+                               ->Wait()
+                               .ok());
+               const auto exact = std::count(data.begin(), data.end(), 0x4382);  // 260
+               if (algorithm == std::string("ring")) {
+                 EXPECT_LT(exact, 50'000);
+               } else {
+                 EXPECT_EQ(exact, 50'000) << algorithm;
+               }
+             });
+  }
+}
+
+// CPUs of each progress thread of this process, as the kernel has them.
+std::vector<std::string> CpusOfProgressThreads() {
+  std::vector<std::string> out;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (FirstLine((task.path() / "comm").string()) != "weft-progress") continue;
+    std::ifstream status(task.path() / "status");
+    std::string line;
+    while (std::getline(status, line)) {
+      if (absl::StartsWith(line, "Cpus_allowed_list:"))
+        out.push_back(line.substr(line.find('\t') + 1));
+    }
+  }
+  return out;
+}
+
+TEST(CommunicatorTest, ProgressThreadsRunWhereTheSettingSays) {
+  const CpuSet all = *AllowedCpus();
+  const std::string last = absl::StrCat(all.back());
+  for (const std::string& cpus : {last, std::string("free")}) {
+    RunHosts({"one", "one"}, {"progress.cpus=" + cpus}, [&](std::shared_ptr<Endpoint> endpoint) {
+      auto world = *Communicator::Create(endpoint, "world", AllRanks(2));
+      ASSERT_TRUE(world->Barrier()->Wait().ok());
+      // A thread that has just started has neither its name nor its CPUs.
+      const std::string expected = cpus == "free" ? weft::ToString(all) : last;
+      std::vector<std::string> threads;
+      for (int look = 0; look < 500; ++look) {
+        threads = CpusOfProgressThreads();
+        if (threads == std::vector<std::string>{expected, expected}) break;
+        absl::SleepFor(absl::Milliseconds(10));
+      }
+      EXPECT_THAT(threads, testing::ElementsAre(expected, expected));
+      ASSERT_TRUE(world->Barrier()->Wait().ok());
+    });
+  }
+}
+
+// A machine of two NUMA nodes whose files are written here; eth0 and the RDMA devices at node 1.
+TEST(ProgressCpusTest, AreThoseOfTheProcessAtTheNodeOfItsNic) {
+  const std::filesystem::path sys =
+      std::filesystem::path(testing::TempDir()) / absl::StrCat("sys", getpid());
+  const auto write = [&](const std::string& file, const std::string& text) {
+    std::filesystem::create_directories((sys / file).parent_path());
+    std::ofstream(sys / file) << text << "\n";
+  };
+  write("devices/system/node/node0/cpumap", "0000000f");
+  write("devices/system/node/node1/cpumap", "000000f0");
+  write("class/net/lo/device/numa_node", "1");
+  write("class/infiniband/mlx5_0/device/numa_node", "0");
+  write("class/infiniband/mlx5_1/device/numa_node", "1");
+  const auto cpus = [&](const SettingPairs& pairs, const CpuSet& process) {
+    return ProgressCpus(SettingsOf(pairs), process, sys.string());
+  };
+  const CpuSet host = {0, 1, 2, 3, 4, 5, 6, 7};
+  EXPECT_EQ(*cpus({"tcp.interface=lo"}, host), (CpuSet{4, 5, 6, 7}));
+  EXPECT_EQ(*cpus({"tcp.interface=lo"}, {2, 3, 4}), (CpuSet{4}));
+  EXPECT_EQ(*cpus({"tcp.interface=lo"}, {2, 3}), (CpuSet{2, 3}));  // none of its own is near
+  EXPECT_EQ(*cpus({"tcp.interface=lo", "progress.cpus=free"}, host), host);
+  EXPECT_EQ(*cpus({"progress.cpus=1,6-7"}, {0, 1, 6}), (CpuSet{1, 6}));
+  EXPECT_EQ(*cpus({"transport=verbs"}, host), host);  // at both nodes
+  EXPECT_EQ(*cpus({"transport=verbs", "verbs.devices==mlx5_0"}, host), (CpuSet{0, 1, 2, 3}));
+  for (const char* wrong : {"9", "0-", "near by", ""}) {
+    const absl::Status status = cpus({absl::StrCat("progress.cpus=", wrong)}, host).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_THAT(std::string(status.message()),
+                testing::HasSubstr(absl::StrCat("progress.cpus=", wrong, " is ")));
+  }
+  write("class/net/lo/device/numa_node", "-1");  // a virtual machine's
+  EXPECT_EQ(*cpus({"tcp.interface=lo"}, host), host);
+  std::filesystem::remove_all(sys);
 }
 
 TEST(CommunicatorTest, ALayoutOfOtherSizeThanTheJobIsRefused) {

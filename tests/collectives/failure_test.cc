@@ -90,6 +90,16 @@ const std::vector<Difference>& Differences() {
          return c.AllGatherV(d, d + 1000, {4, 6, 5, 5}, {0, 5, 11, 16}, DataType::kFloat32);
        },
        "all_gather_v(float, counts of sum 20", "all_gather_v(float, counts of sum 20"},
+      {"typical count",
+       [](Communicator& c, float* d) {
+         return c.AllToAllV(d, {1, 1, 1, 1}, {0, 1, 2, 3}, d + 1000, {1, 1, 1, 1}, {0, 1, 2, 3},
+                            DataType::kFloat32, 7);
+       },
+       [](Communicator& c, float* d) {
+         return c.AllToAllV(d, {1, 1, 1, 1}, {0, 1, 2, 3}, d + 1000, {1, 1, 1, 1}, {0, 1, 2, 3},
+                            DataType::kFloat32, 8);
+       },
+       "all_to_all_v(float, typical count 7, ", "all_to_all_v(float, typical count 8, "},
   };
   return kDifferences;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/algorithms/exchange.h"
 #include "collectives/planner/concurrent.h"
 #include "collectives/planner/forced.h"
 #include "tests/collectives/schedule_cases.h"
@@ -190,6 +191,25 @@ TEST(ConcurrentTest, CountsTheGroupsAlongTheSameAxesOnTheBusiestHost) {
   EXPECT_EQ(count({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, 6), 1);
 }
 
+// A job that has said no layout, as PyTorch's have: groups of equal strides are taken for those of
+// a mesh, whose like are all used at once.
+TEST(ConcurrentTest, GroupsOfAJobWithoutALayoutAreCountedByTheirStride) {
+  const auto mesh = *topology::Mesh::Create({{topology::Axis::kData, 16}});
+  auto count = [&](std::vector<int> ranks) {
+    std::vector<Rank> members;
+    for (int rank : ranks) members.emplace_back(rank);
+    return GroupsAtOnce(mesh, members, [&](Rank r) { return r.value() / 8; });
+  };
+  EXPECT_EQ(count({0, 1, 2, 3}), 2);      // tensor ranks of a host with eight
+  EXPECT_EQ(count({12, 13, 14, 15}), 2);  // the last of them
+  EXPECT_EQ(count({3, 7, 11, 15}), 4);    // data, across hosts
+  EXPECT_EQ(count({8, 0}), 8);            // in any order
+  EXPECT_EQ(count({0, 15}), 1);           // first and last stage: of no such layout
+  EXPECT_EQ(count({1, 2, 3, 4}), 1);      // across the borders of one
+  EXPECT_EQ(count({0, 1, 2, 4}), 1);
+  EXPECT_EQ(count({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}), 1);
+}
+
 TEST(ConcurrentTest, GroupsAtOnceShareCoresMemoryAndTheWire) {
   CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 4, 4 << 20);
   spec.place = Hosts(4, 1);
@@ -210,22 +230,27 @@ TEST(ConcurrentTest, GroupsAtOnceShareCoresMemoryAndTheWire) {
       << by_itself.why;
 }
 
-TEST(PlannerTest, LargeAllToAllsFollowThePlanOfTheirSteps) {
-  CollectiveSpec spec = Spec(CollectiveKind::kAllToAll, 8, 1 << 20);
-  spec.place = Hosts(8, 1);
+// Counts differ between ranks, and so it is planned by what all ranks say alike: the typical count.
+TEST(PlannerTest, AnAllToAllWithCountsIsPlannedByTheTypicalOne) {
+  CollectiveSpec even = Spec(CollectiveKind::kAllToAll, 8, 0);
+  even.place = Hosts(8, 1);
   const CostTable table = Table(64, "tcp");
-  EXPECT_NE(ChoosePlan(spec, 4, table, "").algorithm, &kPairwise);
-  GroupPlace place = *Hosts(8, 1);
-  place.has_planned_exchange = true;
-  spec.place = std::make_shared<const GroupPlace>(place);
-  const Plan plan = ChoosePlan(spec, 4, table, "");
-  EXPECT_EQ(plan.algorithm, &kPairwise);
-  EXPECT_EQ(plan.channels, kPlannedExchangesAtOnce);
-  EXPECT_NE(plan.why.find("along the plan's steps"), std::string::npos) << plan.why;
-  EXPECT_EQ(ChoosePlan(spec, 4, table, "bruck").algorithm, &kBruck);
-  // Where turns are what takes the time, one is better than seven.
-  spec.count = 16;
-  EXPECT_NE(ChoosePlan(spec, 4, table, "").algorithm, &kPairwise);
+  CollectiveSpec counted = even;
+  counted.kind = CollectiveKind::kAllToAllV;
+  for (uint64_t typical : {16, 1 << 10, 1 << 20}) {
+    even.count = counted.count = typical;
+    counted.input_counts.assign(8, typical / 2);  // of this rank: nothing that is planned by
+    for (const char* algorithm : {"direct", "pairwise"}) {
+      EXPECT_EQ(ChoosePlan(counted, 4, table, algorithm).nanoseconds,
+                ChoosePlan(even, 4, table, algorithm).nanoseconds);
+    }
+  }
+  // Nobody knows a size: the form for large parts.
+  counted.count = 0;
+  EXPECT_EQ(PlannedCount(counted, 4), kUnknownPartBytes / 4);
+  even.count = kUnknownPartBytes / 4;
+  EXPECT_EQ(ChoosePlan(counted, 4, table, "direct").nanoseconds,
+            ChoosePlan(even, 4, table, "direct").nanoseconds);
 }
 
 TEST(PlannerTest, RunnersUpFollowInOrder) {
@@ -284,6 +309,14 @@ TEST(ForcedTest, BySizeAndGroupTheLastThatFitsCounts) {
   EXPECT_EQ(forced.For(Spec(CollectiveKind::kAllGather, 4, 65), 4, ""), "");
 }
 
+TEST(ForcedTest, AnAllToAllWithCountsHasTheSizeOfItsTypicalCount) {
+  CollectiveSpec counted = Spec(CollectiveKind::kAllToAllV, 8, 0);
+  const Forced forced = *ForcedBy("auto", "all_to_all_v:1KiB..1MiB=pairwise");
+  EXPECT_EQ(forced.For(counted, 4, "world"), "");
+  counted.count = 1024;
+  EXPECT_EQ(forced.For(counted, 4, "world"), "pairwise");
+}
+
 TEST(ForcedTest, NamesTheRuleAndWhatWouldBeRight) {
   const std::pair<const char*, const char*> wrongs[] = {
       {"all_reduce=bruck", "there are auto, oneshot"},
@@ -293,8 +326,7 @@ TEST(ForcedTest, NamesTheRuleAndWhatWouldBeRight) {
       {"all_reduce:1MiB=ring", "no range, as 1MiB..64MiB"},
       {"all_reduce:2MiB..1MiB=ring", "end before they begin"},
       {"all_reduce:1Mist..=ring", "1Mist"},
-      {"all_reduce@=ring", "names no group"},
-      {"all_to_all_v:1KiB..=direct", "none that all ranks know"}};
+      {"all_reduce@=ring", "names no group"}};
   for (const auto& [wrong, why] : wrongs) {
     const absl::Status status = ForcedBy("auto", wrong).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -353,6 +385,38 @@ TEST(CalibrationTest, AFileIsReadAsWrittenAndItsFaultsAreNamed) {
   for (const char* wrong : {"shm.latency -1\n", "shm.latency nan\n", "shm.latency 1 2\n", "x\n"}) {
     EXPECT_NE(fault(wrong).find("line 1"), std::string::npos) << fault(wrong);
   }
+}
+
+// What was measured, and the cores of rank 0's machine, change no choice.
+TEST(CalibrationTest, ADeterministicJobChoosesAlikeOnEveryMachine) {
+  Calibration odd = DefaultCalibration();
+  odd.links[0].latency *= 1000, odd.links[1].byte *= 30;
+  const std::string file = absl::StrCat(testing::TempDir(), "/deterministic", getpid());
+  ASSERT_TRUE(SaveCalibration(odd, file).ok());
+  Settings settings(LibrarySettings());
+  ASSERT_TRUE(settings.Set("collective.costs", file, "test").ok());
+  const auto choices = [&](int cores) {
+    const CostTable table = *LoadTable(settings, cores);
+    std::string all;
+    for (uint64_t count = 1; count < 1 << 26; count *= 4) {
+      for (int k = 0; k < kCollectiveKindCount; ++k) {
+        CollectiveSpec spec = Spec(static_cast<CollectiveKind>(k), 8, count);
+        if (spec.kind == CollectiveKind::kAllGatherV) continue;
+        spec.place = Hosts(2, 4);
+        absl::StrAppend(&all, ChoosePlan(spec, 4, table, "").ToText(), " ");
+      }
+    }
+    return all;
+  };
+  const std::string measured = choices(1);
+  EXPECT_NE(measured, choices(64));
+  ASSERT_TRUE(settings.Set("collective.deterministic", "true", "test").ok());
+  EXPECT_EQ(choices(1), choices(64));
+  EXPECT_NE(measured, choices(1));
+  const std::string before = choices(2);
+  ASSERT_TRUE(SaveCalibration(DefaultCalibration(), file).ok());
+  EXPECT_EQ(choices(2), before);
+  std::filesystem::remove(file);
 }
 
 TEST(CalibrationTest, TheSettingNamesTheFile) {

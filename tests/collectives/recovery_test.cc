@@ -165,6 +165,25 @@ TEST_F(RecoveryTest, AJoinThatWasCutOffIsFollowedByOneOfAll) {
   EXPECT_FALSE(three.recovery->rejoins());
 }
 
+// As where the ranks of a job die one after the other while it starts.
+TEST_F(RecoveryTest, WhereNoRankIsLeftAllJoinAsAtTheStart) {
+  Member zero = Start(0, 1), one = Start(1, 1), two = Start(2, 1), three = Start(3, 1);
+  const std::vector<Member*> all = {&zero, &one, &two, &three};
+  ExpectEpoch(Meet(all), kRanks);  // each has begun one
+  for (const Member* member : all) {
+    EXPECT_FALSE(member->recovery->rejoins());
+    EXPECT_EQ(member->recovery->base(), kRanks);
+  }
+}
+
+TEST_F(RecoveryTest, WhoIsStartedAnewAfterTheJobIsDoneLearnsThat) {
+  Member zero = Start(0, 0), one = Start(1, 1);
+  EXPECT_FALSE(one.recovery->IsOver().value());
+  ASSERT_TRUE(zero.recovery->SetOver().ok());
+  EXPECT_TRUE(one.recovery->IsOver().value());
+  EXPECT_FALSE(zero.recovery->IsOver().value());  // of a process that was there from the start
+}
+
 TEST_F(RecoveryTest, WhoeverDoesNotComeIsNamed) {
   Member zero = Start(0, 0), one = Start(1, 0), three = Start(3, 1);
   const absl::Status alone = one.recovery->Next(absl::Milliseconds(50)).status();

@@ -127,6 +127,74 @@ TEST_P(KernelTest, AveragesAsTheReference) {
   }
 }
 
+// Several operands at once: 16-bit floats are added up in float32 and rounded once, all others give
+// the bits of pairs; also where the result goes to one of the operands.
+TEST_P(KernelTest, ReducesSeveralOperandsAsTheReference) {
+  for (int t = 0; t < kDataTypeCount; ++t) {
+    const DataType type = static_cast<DataType>(t);
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMax}) {
+      if (!Supports(op, type)) continue;
+      for (size_t count : {size_t{1}, size_t{63}, size_t{64}, size_t{3000}}) {
+        for (size_t operands : {size_t{2}, size_t{3}, size_t{9}}) {
+          std::vector<std::vector<std::byte>> values;
+          std::vector<const std::byte*> from;
+          for (size_t o = 0; o < operands; ++o) values.push_back(Operand(type, count, o));
+          for (const auto& value : values) from.push_back(value.data());
+          const size_t bytes = count * SizeOf(type);
+          std::vector<std::byte> expected(bytes), ours(bytes);
+          ReduceAll(ReduceFor(type, op, KernelSet::kReference),
+                    ReduceAllFor(type, op, KernelSet::kReference), expected.data(), from, bytes);
+          const auto reduce = [&](std::byte* out) {
+            ReduceAll(ReduceFor(type, op, GetParam()), ReduceAllFor(type, op, GetParam()), out,
+                      from, bytes);
+          };
+          reduce(ours.data());
+          ExpectSame(type, ours, expected, std::string(ToString(type)) + " " + ToString(op));
+          reduce(values[operands / 2].data());
+          ExpectSame(type, values[operands / 2], expected, "in place");
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KernelTest, StreamsTheSameBitsWhereverTheResultLies) {
+  for (int t = 0; t < kDataTypeCount; ++t) {
+    const DataType type = static_cast<DataType>(t);
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin}) {
+      if (!Supports(op, type)) continue;
+      for (size_t count : {size_t{1}, size_t{77}, size_t{5000}}) {
+        const auto left = Operand(type, count, 1), right = Operand(type, count, 2);
+        for (size_t shift : {0, 16, 4}) {
+          const size_t bytes = count * SizeOf(type);
+          std::vector<std::byte> expected(bytes), memory(bytes + 128, std::byte{0x5A});
+          ReduceFor(type, op, GetParam())(expected.data(), left.data(), right.data(), bytes);
+          StreamingReduceFor(type, op, GetParam())(memory.data() + shift, left.data(), right.data(),
+                                                   bytes);
+          const std::vector<std::byte> ours(memory.begin() + static_cast<ptrdiff_t>(shift),
+                                            memory.begin() + static_cast<ptrdiff_t>(shift + bytes));
+          ExpectSame(type, ours, expected, std::string("streamed ") + ToString(type));
+          EXPECT_EQ(memory[bytes + shift], std::byte{0x5A});
+        }
+      }
+    }
+  }
+}
+
+TEST(ReduceTest, SumsOfSixteenBitFloatsAreRoundedOnce) {
+  // 256, and ones, each of which alone is half of the last place.
+  const uint16_t large = 0x4380, one = 0x3F80;
+  const std::byte* from[5];
+  for (const std::byte*& operand : from) operand = reinterpret_cast<const std::byte*>(&one);
+  from[0] = reinterpret_cast<const std::byte*>(&large);
+  uint16_t sum = 0;
+  ReduceAll(ReduceFor(DataType::kBFloat16, ReduceOp::kSum),
+            ReduceAllFor(DataType::kBFloat16, ReduceOp::kSum), reinterpret_cast<std::byte*>(&sum),
+            from, 2);
+  EXPECT_EQ(sum, 0x4382);  // 260
+  EXPECT_EQ(ReduceAllFor(DataType::kFloat32, ReduceOp::kSum), nullptr);
+}
+
 TEST_P(KernelTest, AcceptsMemoryOfAnyAlignment) {
   const auto a = Operand(DataType::kFloat32, 300, 1), b = Operand(DataType::kFloat32, 300, 2);
   std::vector<std::byte> want(1024), got(1025);

@@ -28,7 +28,7 @@ struct CaseOptions {
   int channels = 1;
   int hosts = 1;     // above 1: of unlike sizes, their ranks not in one stretch
   int switches = 1;  // that the hosts are under in turn
-  bool average = false;
+  bool average = false, rounds_once = false;
   enum { kNobody, kEverybody, kSome } in_place = kNobody;
   uint64_t salt = 0;
 };
@@ -64,6 +64,7 @@ inline Case BuildCase(const Algorithm& algorithm, CollectiveKind kind, int n,
     spec.channels = options.channels;
     spec.place = place;
     spec.average = Reduces(kind) && options.average;
+    spec.rounds_once = Reduces(kind) && options.rounds_once;
     const bool draws = Random(options.salt, static_cast<uint64_t>(r)).Below(2) == 1;
     spec.in_place =
         kind != CollectiveKind::kBarrier && (options.in_place == CaseOptions::kEverybody ||

@@ -47,6 +47,9 @@ bool HasRace(const CollectiveSpec& spec, const RankSchedule& schedule) {
   }
   auto reads = [&](const Step& step, Buffer buffer, int64_t at) {
     const bool left = step.kind != StepKind::kReceive && step.kind != StepKind::kScale;
+    for (Place place : schedule.More(step)) {
+      if (Touches(spec, place, step.length, buffer, at)) return true;
+    }
     return (left && Touches(spec, step.left, step.length, buffer, at)) ||
            (step.kind == StepKind::kReduce && Touches(spec, step.right, step.length, buffer, at));
   };
@@ -251,6 +254,10 @@ bool MakeMistake(Random& random, int n, RankSchedule& schedule, bool* order) {
       step.peer = (step.peer + 1) % n;
       return true;
     case 5:
+      if (step.kind == StepKind::kReduceAll) {  // one of its operands
+        --step.more_count;
+        return true;
+      }
       if (step.kind != StepKind::kReceiveReduce && step.kind != StepKind::kReduce) return false;
       step.kind = step.kind == StepKind::kReduce ? StepKind::kCopy : StepKind::kReceive;
       return true;

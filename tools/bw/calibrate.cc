@@ -3,14 +3,21 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/first_line.h"
 #include "base/status.h"
 #include "collectives/reduce.h"
 #include "topology/host/affinity.h"
@@ -24,9 +31,15 @@ using collectives::WorkPtr;
 using collectives::planner::Calibration;
 using collectives::planner::LinkCosts;
 
-// Many short runs: one of them is alone on the cores.
-constexpr int kShortRuns = 200;
-constexpr int kLongRuns = 30;
+// Many short runs: one of them is alone on the cores. Passes that agree tell that it was so.
+constexpr int kPasses = 3;
+constexpr int kShortRuns = 70;
+constexpr int kLongRuns = 10;
+// Passes of an idle machine agree within some 10 %; more than this is another program's doing.
+constexpr double kSpreadMost = 1.5;
+// Cores that other programs may take. Measuring takes two, so that one of them is disturbed then.
+constexpr double kBusyMost = 0.3;
+constexpr absl::Duration kLook = absl::Milliseconds(300);
 constexpr int kPings = 100;
 constexpr int kMessages = 64;
 constexpr size_t kSmallBytes = 8;
@@ -150,16 +163,98 @@ absl::Status MeasureCores(Calibration& calibration) {
   return absl::OkStatus();
 }
 
+// Keeps the least of each number over passes, and how far they lie apart.
+class Passes {
+ public:
+  void Add(const Calibration& pass) {
+    const auto numbers = collectives::planner::Numbers(pass);
+    if (least_.empty()) least_ = most_ = numbers;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      least_[i].second = std::min(least_[i].second, numbers[i].second);
+      most_[i].second = std::max(most_[i].second, numbers[i].second);
+    }
+  }
+  // Of the numbers that any pass measured: more than one value was seen.
+  std::vector<std::pair<std::string, double>> Spread() const {
+    std::vector<std::pair<std::string, double>> out;
+    for (size_t i = 0; i < least_.size(); ++i) {
+      if (most_[i].second == least_[i].second) continue;
+      out.emplace_back(least_[i].first, most_[i].second / least_[i].second);
+    }
+    return out;
+  }
+
+ private:
+  std::vector<std::pair<std::string, double>> least_, most_;
+};
+
+LinkCosts Least(const LinkCosts& a, const LinkCosts& b) {
+  return {.latency = std::min(a.latency, b.latency),
+          .message = std::min(a.message, b.message),
+          .byte = std::min(a.byte, b.byte),
+          .host_byte = std::min(a.host_byte, b.host_byte)};
+}
+
+// The first line of /proc/stat: "cpu", and ticks of all cores.
+std::string Stat() { return FirstLine("/proc/stat"); }
+
 }  // namespace
 
-absl::StatusOr<Calibration> Calibrate(job::Joined& job, Control& control) {
+double BusyCores(const std::string& before, const std::string& after, int cores) {
+  double all = 0, idle = 0;
+  const std::vector<std::string> first = absl::StrSplit(before, ' ', absl::SkipEmpty());
+  const std::vector<std::string> last = absl::StrSplit(after, ' ', absl::SkipEmpty());
+  // user, nice, system, idle, iowait, irq, softirq, steal; guests are in user already.
+  constexpr size_t kIdle = 4, kWaits = 5, kSteal = 8;
+  if (first.size() <= kSteal || last.size() != first.size()) return 0;
+  for (size_t i = 1; i <= kSteal; ++i) {
+    double from = 0, to = 0;
+    if (!absl::SimpleAtod(first[i], &from) || !absl::SimpleAtod(last[i], &to)) return 0;
+    all += to - from;
+    if (i == kIdle || i == kWaits) idle += to - from;
+  }
+  return all > 0 ? std::clamp((all - idle) / all, 0.0, 1.0) * cores : 0;
+}
+
+std::string Calibrated::Trouble() const {
+  std::string text;
+  if (busy_cores > kBusyMost) {
+    text = absl::StrFormat("other programs take %.1f of %d cores (load average %.1f)", busy_cores,
+                           cores, load);
+  }
+  const auto most =
+      std::max_element(spread.begin(), spread.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most != spread.end() && most->second > kSpreadMost) {
+    absl::StrAppendFormat(&text, "%s%s differs by a factor of %.1f between %d passes",
+                          text.empty() ? "" : "; ", most->first, most->second, kPasses);
+  }
+  return text;
+}
+
+absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, bool force) {
   const int ranks = control.ranks();
   if (ranks < 2) {
     return absl::InvalidArgumentError(
         "--calibrate measures between ranks: two or more, as with --ranks 2");
   }
-  WEFT_ASSIGN_OR_RETURN(Calibration calibration,
+  Calibrated out;
+  out.cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  if (control.rank() == 0) {  // the others wait for it at the store
+    const std::string before = Stat();
+    absl::SleepFor(kLook);
+    out.busy_cores = BusyCores(before, Stat(), out.cores);
+    if (double load = 0; getloadavg(&load, 1) == 1) out.load = load;
+  }
+  const bool refuses = out.busy_cores > kBusyMost && !force;
+  WEFT_ASSIGN_OR_RETURN(const auto refused, control.Exchange({refuses ? 1.0 : 0.0}));
+  if (refused[0][0] != 0) return out;
+  out.measured = true;
+  Calibration& calibration = out.costs;
+  WEFT_ASSIGN_OR_RETURN(calibration,
                         collectives::planner::LoadCalibration(job.endpoint->settings()));
+  std::array<Calibration, kPasses> passes;
+  passes.fill(calibration);
   bool one_host = true;
   std::vector<Rank> everybody;
   for (int r = 0; r < ranks; ++r) {
@@ -180,14 +275,31 @@ absl::StatusOr<Calibration> Calibrate(job::Joined& job, Control& control) {
     WEFT_RETURN_IF_ERROR(options.settings.Set("transport", name, "--calibrate"));
     WEFT_ASSIGN_OR_RETURN(auto endpoint, collectives::Endpoint::Create(std::move(options)));
     WEFT_ASSIGN_OR_RETURN(auto group, Communicator::Create(endpoint, "calibrate", everybody));
-    auto links = MeasureLinks(*group);
-    if (!links.ok()) return Annotate(links.status(), absl::StrCat("calibrate ", name));
-    calibration.links[t] = *links;
+    for (int pass = 0; pass < kPasses; ++pass) {
+      auto links = MeasureLinks(*group);
+      if (!links.ok()) return Annotate(links.status(), absl::StrCat("calibrate ", name));
+      passes[static_cast<size_t>(pass)].links[t] = *links;
+      calibration.links[t] = pass == 0 ? *links : Least(calibration.links[t], *links);
+    }
   }
-  if (control.rank() == 0) WEFT_RETURN_IF_ERROR(MeasureCores(calibration));
+  Passes all;
+  for (int pass = 0; control.rank() == 0 && pass < kPasses; ++pass) {
+    Calibration& one = passes[static_cast<size_t>(pass)];
+    WEFT_RETURN_IF_ERROR(MeasureCores(one));
+    all.Add(one);
+    if (pass == 0) {
+      calibration.reduce_byte = one.reduce_byte;
+      calibration.copy_byte = one.copy_byte;
+      calibration.switch_rank = one.switch_rank;
+    }
+    calibration.reduce_byte = std::min(calibration.reduce_byte, one.reduce_byte);
+    calibration.copy_byte = std::min(calibration.copy_byte, one.copy_byte);
+    calibration.switch_rank = std::min(calibration.switch_rank, one.switch_rank);
+  }
+  out.spread = all.Spread();
   // The others leave when rank 0 is done.
   WEFT_RETURN_IF_ERROR(control.Exchange({0}).status());
-  return calibration;
+  return out;
 }
 
 }  // namespace weft::bw

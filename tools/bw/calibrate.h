@@ -4,6 +4,8 @@
 #define WEFT_TOOLS_BW_CALIBRATE_H_
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "collectives/planner/cost.h"
@@ -12,10 +14,29 @@
 
 namespace weft::bw {
 
+struct Calibrated {
+  bool measured = false;  // false: the machine was busy before, and so nothing was
+  collectives::planner::Calibration costs;  // the least of several passes
+  // By name: the least of the pass that found most, over that of the pass that found least.
+  std::vector<std::pair<std::string, double>> spread;
+  // What other programs took of this machine's cores before anything was measured, and the load
+  // average of the last minute; rank 0's.
+  double busy_cores = 0, load = 0;
+  int cores = 1;
+
+  // Why the numbers are not those of a machine that does nothing else: one line; empty: they are.
+  std::string Trouble() const;
+};
+
 // Measures the transports that the setting `transport` has ranks use (auto: shm, where all ranks
 // share a host, and tcp), between the first and the last rank and between all; and, on rank 0, the
-// cores. What is not measured stays as it was calibrated before. The same on all ranks.
-absl::StatusOr<collectives::planner::Calibration> Calibrate(job::Joined& job, Control& control);
+// cores; several times. What is not measured stays as it was calibrated before.
+// `force`: also beside other programs.
+absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, bool force);
+
+// How many of `cores` were busy on average between two readings of /proc/stat; 0: these do not
+// tell.
+double BusyCores(const std::string& before, const std::string& after, int cores);
 
 }  // namespace weft::bw
 

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "collectives/planner/forced.h"
 #include "collectives/planner/group_place.h"
+#include "collectives/reduce.h"
 
 namespace weft::bw {
 namespace {
@@ -25,7 +26,18 @@ CollectiveSpec SpecFor(const Case& what, const Endpoint& endpoint) {
   const OperationInfo& info = InfoOf(what.operation);
   CollectiveSpec spec{.kind = *info.kind, .size = endpoint.world_size(), .root = what.root};
   spec.count = what.count;
+  if (what.operation == Operation::kAllGatherV || what.operation == Operation::kAllToAllV) {
+    const Parts parts = PartsOf(what, spec.size);
+    spec.output_counts.assign(parts.counts.begin(), parts.counts.end());
+    spec.output_offsets.assign(parts.offsets.begin(), parts.offsets.end());
+    if (what.operation == Operation::kAllToAllV) {
+      spec.input_counts = spec.output_counts, spec.input_offsets = spec.output_offsets;
+    } else {
+      spec.count = 0;
+    }
+  }
   spec.average = info.reduces() && what.op == collectives::ReduceOp::kAverage;
+  spec.rounds_once = info.reduces() && collectives::ReduceAllFor(what.type, what.op) != nullptr;
   spec.in_place = what.in_place;
   spec.chunk = static_cast<uint64_t>(endpoint.costs().chunk_bytes) / collectives::SizeOf(what.type);
   std::vector<collectives::RankPlace> places;

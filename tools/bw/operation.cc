@@ -32,6 +32,8 @@ constexpr OperationInfo kOperations[] = {
     {Operation::kGather,        "gather",         true,    true,    CollectiveKind::kGather},
     {Operation::kScatter,       "scatter",        true,    true,    CollectiveKind::kScatter},
     {Operation::kAllToAll,      "all_to_all",     true,    false,   CollectiveKind::kAllToAll},
+    {Operation::kAllGatherV,    "all_gather_v",   true,    true,    CollectiveKind::kAllGatherV},
+    {Operation::kAllToAllV,     "all_to_all_v",   true,    false,   CollectiveKind::kAllToAllV},
     {Operation::kSendReceive,   "sendrecv",       false,   false,   std::nullopt},
     {Operation::kBarrier,       "barrier",        false,   false,   CollectiveKind::kBarrier},
 };
@@ -64,6 +66,13 @@ size_t CountFor(Operation operation, collectives::DataType type, Bytes size, int
   return InfoOf(operation).per_rank ? elements / static_cast<size_t>(ranks) : elements;
 }
 
+Parts PartsOf(const Case& what, int ranks) {
+  Parts parts;
+  parts.counts.assign(static_cast<size_t>(ranks), what.count);
+  for (size_t r = 0; r < parts.counts.size(); ++r) parts.offsets.push_back(r * what.count);
+  return parts;
+}
+
 Bytes SizeOf(const Case& what, int ranks) {
   size_t parts = InfoOf(what.operation).per_rank ? static_cast<size_t>(ranks) : 1;
   return Bytes(static_cast<int64_t>(what.count * parts * collectives::SizeOf(what.type)));
@@ -79,6 +88,8 @@ double BusFactor(Operation operation, int ranks) {
     case Operation::kGather:
     case Operation::kScatter:
     case Operation::kAllToAll:
+    case Operation::kAllGatherV:
+    case Operation::kAllToAllV:
       return (n - 1) / n;
     case Operation::kBroadcast:
     case Operation::kReduce:
@@ -122,6 +133,7 @@ Buffers::View Buffers::ViewOf(const Case& what, int rank) const {
   size_t own_part = static_cast<size_t>(rank) * what.count * collectives::SizeOf(what.type);
   switch (what.operation) {
     case Operation::kAllGather:
+    case Operation::kAllGatherV:
     case Operation::kGather:
       return {receive_.get() + own_part, receive_.get()};
     case Operation::kReduceScatter:
@@ -137,9 +149,9 @@ void Buffers::Fill(const Case& what, int rank, int ranks) {
   size_t bytes = static_cast<size_t>(SizeOf(what, ranks).count());
   std::memset(send_.get(), kPoison, bytes);
   std::memset(receive_.get(), kPoison, bytes);
-  bool whole_input = what.operation == Operation::kReduceScatter ||
-                     what.operation == Operation::kScatter ||
-                     what.operation == Operation::kAllToAll;
+  bool whole_input =
+      what.operation == Operation::kReduceScatter || what.operation == Operation::kScatter ||
+      what.operation == Operation::kAllToAll || what.operation == Operation::kAllToAllV;
   size_t count = whole_input ? what.count * static_cast<size_t>(ranks) : what.count;
   Pattern(what.type, what.op, ranks).Write(ViewOf(what, rank).input, rank, count);
 }
@@ -148,6 +160,9 @@ void Buffers::Start(const Case& what, Communicator& communicator, std::vector<Wo
   int rank = communicator.rank().value(), ranks = communicator.size();
   auto [input, output] = ViewOf(what, rank);
   GroupRank root(what.root);
+  const bool counted =
+      what.operation == Operation::kAllGatherV || what.operation == Operation::kAllToAllV;
+  const Parts parts = counted ? PartsOf(what, ranks) : Parts();
   switch (what.operation) {
     case Operation::kAllReduce:
       works.push_back(communicator.AllReduce(input, output, what.count, what.type, what.op));
@@ -172,6 +187,14 @@ void Buffers::Start(const Case& what, Communicator& communicator, std::vector<Wo
       return;
     case Operation::kAllToAll:
       works.push_back(communicator.AllToAll(input, output, what.count, what.type));
+      return;
+    case Operation::kAllGatherV:
+      works.push_back(
+          communicator.AllGatherV(input, output, parts.counts, parts.offsets, what.type));
+      return;
+    case Operation::kAllToAllV:
+      works.push_back(communicator.AllToAllV(input, parts.counts, parts.offsets, output,
+                                             parts.counts, parts.offsets, what.type, what.count));
       return;
     case Operation::kSendReceive: {
       size_t bytes = what.count * collectives::SizeOf(what.type);
@@ -208,10 +231,12 @@ int64_t Buffers::Wrong(const Case& what, int rank, int ranks) const {
     case Operation::kReduceScatter:
       return pattern.Wrong(output, Everybody(ranks), own, what.count);
     case Operation::kAllGather:
+    case Operation::kAllGatherV:
       return parts_from_all(0);
     case Operation::kGather:
       return root ? parts_from_all(0) : 0;
     case Operation::kAllToAll:
+    case Operation::kAllToAllV:
       return parts_from_all(own);
     case Operation::kBroadcast:
       return pattern.Wrong(output, {what.root}, 0, what.count);

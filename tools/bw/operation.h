@@ -30,6 +30,8 @@ enum class Operation : uint8_t {
   kGather,
   kScatter,
   kAllToAll,
+  kAllGatherV,   // with counts per rank, which are equal here
+  kAllToAllV,    // likewise; all ranks know the typical count
   kSendReceive,  // every rank sends to the next and receives from the one before
   kBarrier,
 };
@@ -61,6 +63,11 @@ struct Case {
 
 // The largest case of that type that is not larger than `size`.
 size_t CountFor(Operation operation, collectives::DataType type, Bytes size, int ranks);
+// Counts and offsets by rank, of what has them.
+struct Parts {
+  std::vector<size_t> counts, offsets;
+};
+Parts PartsOf(const Case& what, int ranks);
 // What the size column says: of the whole buffer, over all ranks where they have parts.
 Bytes SizeOf(const Case& what, int ranks);
 // From algorithm bandwidth to bus bandwidth, as nccl-tests defines it.

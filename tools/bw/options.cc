@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "collectives/planner/forced.h"
 #include "tools/command_line.h"
 #include "topology/job/mesh_text.h"
 
@@ -113,6 +114,14 @@ absl::Status Resolve(const Words& words, Options& options) {
     return absl::InvalidArgumentError(
         "--compare measures one group of all ranks; it does not go with --groups");
   }
+  std::vector<collectives::CollectiveKind> kinds;
+  for (Operation operation : options.operations) {
+    if (InfoOf(operation).kind.has_value()) kinds.push_back(*InfoOf(operation).kind);
+  }
+  if (options.compare && kinds.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--compare measures the algorithms of a collective; ", words.operation, " has none"));
+  }
   options.average = static_cast<Average>(words.average);
   options.check = words.check != 0;
   options.shared_buffers = words.buffers == "shared";
@@ -129,7 +138,16 @@ absl::Status Resolve(const Words& words, Options& options) {
     WEFT_RETURN_IF_ERROR(
         options.settings.Set("collective.algorithm", words.algorithm, "--algorithm"));
   }
-  return absl::OkStatus();
+  const std::string& forced = options.settings.Text("collective.algorithm");
+  const std::string& rules = options.settings.Text("collective.algorithm_by_kind");
+  if (options.compare && (forced != "auto" || !rules.empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--compare tells whether the planner's choice is right; ",
+                     forced != "auto" ? absl::StrCat("collective.algorithm=", forced)
+                                      : absl::StrCat("collective.algorithm_by_kind=", rules),
+                     " leaves it none: without one of the two"));
+  }
+  return collectives::planner::CheckAlgorithm(options.settings, kinds);
 }
 
 void Declare(CLI::App& app, Words& words, Options& options) {
@@ -137,7 +155,8 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.option_defaults()->always_capture_default();
   app.add_option("--op", words.operation,
                  "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, "
-                 "all_to_all, sendrecv, barrier or all");
+                 "all_to_all, all_gather_v, all_to_all_v (with counts per rank, equal ones), "
+                 "sendrecv, barrier or all");
   app.add_option("--ranks", options.ranks,
                  "Start this many local ranks with weft-run, which lies beside this program; 0: be "
                  "one rank of the job that the environment names")
@@ -192,6 +211,8 @@ void Declare(CLI::App& app, Words& words, Options& options) {
                "Measure what communication costs here, in seconds, and keep it in the file that "
                "collective.costs names (empty: one for this machine in ~/.cache); all jobs choose "
                "their algorithms by it from then on");
+  app.add_flag("--force", options.force,
+               "Of --calibrate: keep the numbers although other programs ran beside it");
   app.add_flag("--json", options.json, "Print one JSON object and no table");
 }
 

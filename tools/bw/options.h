@@ -41,6 +41,7 @@ struct Options {
   bool show_schedule = false;
   bool compare = false;  // every algorithm in turn, beside the choice
   bool calibrate = false;
+  bool force = false;  // writes what a busy machine's calibration gave
   bool json = false;
   int ranks = 0;  // above 0: start them
   // Runs the operation at once in this rank's group along each axis; none: in one group of all.

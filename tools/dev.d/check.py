@@ -1,4 +1,4 @@
-"""Checks format, clang-tidy, include direction, the generated pages, and stray machine paths.
+"""Checks format, clang-tidy, include direction, the generated pages, links between pages, and stray machine paths.
 
 Only when they are named: "callers" lists what nothing but tests uses (callers.py), "sizes" prints lines and public
 types by folder, beside those of --since, and finds nothing wrong (sizes.py).
@@ -13,6 +13,7 @@ import subprocess
 import build
 import callers
 import docs
+import links
 import prose
 import setup
 import sizes
@@ -121,7 +122,7 @@ def include_problems(name: str, text: str) -> list[str]:
 
 def check_docs(options) -> list[str]:
     del options
-    problems = []
+    problems = links.problems()
     for page, right in docs.generate().items():
         current = (ROOT / page).read_text() if (ROOT / page).exists() else ""
         if current != right:

@@ -56,6 +56,7 @@ CollectiveSpec SpecFor(const CollectiveGroup& group, int64_t bytes) {
       std::max<uint64_t>(static_cast<uint64_t>(group.table.chunk_bytes) / group.element, 1);
   spec.place = group.place;
   spec.groups_at_once = group.at_once;
+  spec.rounds_once = collectives::Reduces(group.kind) && group.sums_are_wide;
   const bool whole = group.kind == CollectiveKind::kAllReduce ||
                      group.kind == CollectiveKind::kBroadcast ||
                      group.kind == CollectiveKind::kReduce;
@@ -70,8 +71,9 @@ CollectiveSpec SpecFor(const CollectiveGroup& group, int64_t bytes) {
   if (group.kind == CollectiveKind::kAllToAllV) {
     spec.input_counts = spec.output_counts;
     spec.input_offsets = spec.output_offsets;
+  } else {
+    spec.count = 0;
   }
-  spec.count = 0;
   return spec;
 }
 

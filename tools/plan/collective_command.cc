@@ -15,6 +15,7 @@
 #include "collectives/data_type.h"
 #include "collectives/planner/forced.h"
 #include "collectives/planner/planner.h"
+#include "collectives/reduce.h"
 #include "tools/plan/collective_answer.h"
 #include "tools/plan/collective_group.h"
 #include "tools/plan/collective_mesh.h"
@@ -174,15 +175,14 @@ absl::Status CollectiveCommand::Run() const {
   group.kind = *kind;
   WEFT_ASSIGN_OR_RETURN(const collectives::DataType type, collectives::ParseDataType(type_));
   group.element = collectives::SizeOf(type);
+  group.sums_are_wide = collectives::ReduceAllFor(type, collectives::ReduceOp::kSum) != nullptr;
   WEFT_ASSIGN_OR_RETURN(group.forced, planner::Forced::Create(settings));
-  WEFT_ASSIGN_OR_RETURN(const planner::Calibration costs, planner::LoadCalibration(settings));
-  group.table = planner::TableFor(costs, settings, cores_ > 0 ? cores_ : JobCores());
+  WEFT_RETURN_IF_ERROR(planner::CheckAlgorithm(settings, {group.kind}));
+  WEFT_ASSIGN_OR_RETURN(group.table,
+                        planner::LoadTable(settings, cores_ > 0 ? cores_ : JobCores()));
 
   WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> sizes, SizesOf(size_, sizes_));
-  // What has no size that all ranks know is planned for none.
-  if (group.kind == CollectiveKind::kBarrier || group.kind == CollectiveKind::kAllToAllV) {
-    sizes.assign(1, 0);
-  }
+  if (group.kind == CollectiveKind::kBarrier) sizes.assign(1, 0);  // has no size
   if (!mesh_.empty()) {
     if (!simulate_.empty() || !svg_.empty() || fabrics_.size() > 1) {
       return absl::InvalidArgumentError(
@@ -198,6 +198,11 @@ absl::Status CollectiveCommand::Run() const {
   for (size_t f = 0; f < std::max<size_t>(fabrics_.size(), 1); ++f) {
     CollectiveGroup here = group;
     WEFT_RETURN_IF_ERROR(Place(fabrics_.empty() ? "" : fabrics_[f], here).status());
+    if (here.ranks < 2) {
+      return absl::InvalidArgumentError(
+          "a collective needs at least two ranks: --hosts N, --ranks-per-host N, --mesh or "
+          "--fabric say which; this is one");
+    }
     std::vector<CollectiveAnswer> answers;
     for (int64_t bytes : sizes) answers.push_back(Ask(here, bytes));
     if (!simulate_.empty()) {

@@ -41,18 +41,13 @@ absl::StatusOr<std::vector<collectives::RankPlace>> PlacesOnFabric(const std::st
     WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> wanted, topology::ExpandHostlist(hosts));
     WEFT_ASSIGN_OR_RETURN(nodes, topology::FindHosts(fabric, wanted));
   }
-  WEFT_ASSIGN_OR_RETURN(const planner::FabricNetwork network, planner::NetworkOf(fabric, nodes));
+  WEFT_ASSIGN_OR_RETURN(planner::FabricNetwork network, planner::NetworkOf(fabric, nodes));
   group.software_latency = group.table.across.latency;
   group.table.across.latency += absl::ToDoubleNanoseconds(network.delay);
   group.fabric = name;
-  std::vector<collectives::RankPlace> places;
-  for (NodeId node : nodes) {
-    WEFT_ASSIGN_OR_RETURN(collectives::RankPlace place, planner::PlaceOnFabric(fabric, node));
-    places.push_back(std::move(place));
-  }
   group.network = std::move(fabric);
   group.nodes = std::move(nodes);
-  return places;
+  return std::move(network.places);
 }
 
 absl::StatusOr<std::vector<collectives::RankPlace>> PlacesByNumber(const std::string& hosts) {

@@ -31,6 +31,7 @@ struct CollectiveGroup {
   collectives::planner::CostTable table;
   collectives::planner::Forced forced;
   size_t element = 4;
+  bool sums_are_wide = false;  // elements are added up in a wider type (reduce.h)
   // With a fabric: it, the hosts of the group, and what the table had for `across` without it.
   std::optional<topology::Fabric> network;
   std::vector<NodeId> nodes;

@@ -122,5 +122,6 @@ int JobCores() {
 }
 
 absl::Status BindThread(const CpuSet& cpus) { return Bind(0, cpus); }
+absl::Status BindThread(int thread, const CpuSet& cpus) { return Bind(thread, cpus); }
 
 }  // namespace weft

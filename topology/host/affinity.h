@@ -35,6 +35,8 @@ int JobCores();
 // Binds the calling thread, and the threads and processes that it will start. Allocates nothing
 // when it succeeds, so it may stand between fork and exec.
 absl::Status BindThread(const CpuSet& cpus);
+// Binds a thread of this process, by the kernel's number of it.
+absl::Status BindThread(int thread, const CpuSet& cpus);
 
 namespace internal {
 // The quota in a control group's cpu.max ("150000 100000" is 1.5 CPUs); nothing for "max ...".

@@ -1,6 +1,9 @@
 #include "topology/host/thread_binding.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <map>
 #include <mutex>
 
 #include "absl/status/status.h"
@@ -14,6 +17,11 @@ std::mutex unbound_mutex;
 CpuSet& Unbound() {  // empty: no thread is bound
   static auto* const cpus = new CpuSet;
   return *cpus;
+}
+// By thread: the CPUs of its NearBinding. With unbound_mutex.
+std::map<int, CpuSet>& NearThreads() {
+  static auto* const threads = new std::map<int, CpuSet>;
+  return *threads;
 }
 
 bool Overlap(const CpuSet& a, const CpuSet& b) {
@@ -66,6 +74,7 @@ absl::StatusOr<ThreadBinding> ThreadBinding::To(int cpu) {
   WEFT_RETURN_IF_ERROR(BindThread({cpu}));
   std::lock_guard<std::mutex> lock(unbound_mutex);
   Unbound() = before;
+  for (const auto& [thread, _] : NearThreads()) BindThread(thread, before).IgnoreError();
   return ThreadBinding(std::move(before));
 }
 
@@ -74,6 +83,29 @@ ThreadBinding::~ThreadBinding() {
   BindThread(before_).IgnoreError();
   std::lock_guard<std::mutex> lock(unbound_mutex);
   Unbound().clear();
+  for (const auto& [thread, cpus] : NearThreads()) BindThread(thread, cpus).IgnoreError();
+}
+
+absl::StatusOr<CpuSet> ProcessCpus() {
+  {
+    std::lock_guard<std::mutex> lock(unbound_mutex);
+    if (!Unbound().empty()) return Unbound();
+  }
+  return AllowedCpus();
+}
+
+absl::StatusOr<NearBinding> NearBinding::To(const CpuSet& cpus) {
+  const int thread = gettid();
+  std::lock_guard<std::mutex> lock(unbound_mutex);
+  WEFT_RETURN_IF_ERROR(BindThread(thread, Unbound().empty() ? cpus : Unbound()));
+  NearThreads()[thread] = cpus;
+  return NearBinding(thread);
+}
+
+NearBinding::~NearBinding() {
+  if (thread_ == 0) return;
+  std::lock_guard<std::mutex> lock(unbound_mutex);
+  NearThreads().erase(thread_);
 }
 
 void internal::UseUnboundCpus() {

@@ -45,6 +45,26 @@ class ThreadBinding {
   CpuSet before_;
 };
 
+// The CPUs of this process: the calling thread's, or what it had before a ThreadBinding.
+absl::StatusOr<CpuSet> ProcessCpus();
+
+// Keeps the calling thread on some of the process's CPUs for as long as it lives, but while a
+// ThreadBinding does: compute threads then have a core each, and a thread that could run on few
+// cores would take turns with the same compute threads all the time. It may use all of the
+// process's CPUs then. Ended by the thread that made it.
+class NearBinding {
+ public:
+  // `cpus`: some of those that the process may use.
+  static absl::StatusOr<NearBinding> To(const CpuSet& cpus);
+  NearBinding(NearBinding&& other) noexcept : thread_(std::exchange(other.thread_, 0)) {}
+  NearBinding& operator=(NearBinding&&) = delete;
+  ~NearBinding();
+
+ private:
+  explicit NearBinding(int thread) : thread_(thread) {}
+  int thread_;  // the kernel's number
+};
+
 namespace internal {
 void UseUnboundCpus();  // the calling thread: those that the process had before a ThreadBinding
 }  // namespace internal

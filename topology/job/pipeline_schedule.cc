@@ -290,6 +290,62 @@ absl::Status CheckOrder(const PipelineSpec& spec, const PipelineSchedule& schedu
   return absl::OkStatus();
 }
 
+// `duration_of(stage, index of the pass)`.
+template <typename Duration>
+absl::StatusOr<PipelineTiming> RunWith(const PipelineSpec& spec, const PipelineSchedule& schedule,
+                                       Duration duration_of, absl::Span<const double> transfers) {
+  WEFT_RETURN_IF_ERROR(Check(spec));
+  WEFT_RETURN_IF_ERROR(CheckComplete(spec, schedule));
+  WEFT_RETURN_IF_ERROR(CheckOrder(spec, schedule));
+  const size_t stages = schedule.size();
+  EndTimes ends(spec);
+  PipelineTiming timing;
+  timing.stages.resize(stages);
+  timing.activations_held.resize(stages);
+  std::vector<size_t> next(stages);
+  std::vector<double> free_at(stages);
+  std::vector<int> held(stages);
+  const PassKind releases = SplitsBackward(spec.kind) ? PassKind::kWeight : PassKind::kBackward;
+  double busy = 0;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t s = 0; s < stages; ++s) {
+      while (next[s] < schedule[s].size()) {
+        const PipelinePass& pass = schedule[s][next[s]];
+        const size_t depth = static_cast<size_t>(DepthOf(spec, static_cast<int>(s), pass.chunk));
+        const double ready = ends.Ready(static_cast<int>(s), pass, transfers[depth]);
+        if (ready < 0) break;
+        const double start = std::max(ready, free_at[s]);
+        const double end = start + duration_of(s, next[s]);
+        if (pass.kind != PassKind::kWeight) {
+          ends.Of(DepthOf(spec, static_cast<int>(s), pass.chunk), pass) = end;
+        }
+        timing.stages[s].push_back({pass, start, end});
+        busy += end - start;
+        free_at[s] = end;
+        if (pass.kind == PassKind::kForward) {
+          timing.activations_held[s] = std::max(timing.activations_held[s], ++held[s]);
+        }
+        if (pass.kind == releases) --held[s];
+        ++next[s];
+        moved = true;
+      }
+    }
+  }
+  for (size_t s = 0; s < stages; ++s) {
+    if (next[s] < schedule[s].size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("stage ", s, " waits for ever with its ", Describe(schedule[s][next[s]]),
+                       ": what that needs comes behind something that waits for this stage"));
+    }
+    timing.makespan = std::max(timing.makespan, free_at[s]);
+  }
+  if (timing.makespan > 0) {
+    timing.bubble = 1 - busy / (timing.makespan * static_cast<double>(stages));
+  }
+  return timing;
+}
+
 }  // namespace
 
 const char* ToString(PipelineScheduleKind kind) { return kNames[static_cast<size_t>(kind)]; }
@@ -355,55 +411,31 @@ absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
 absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
                                                    const PipelineSchedule& schedule,
                                                    absl::Span<const PassDurations> by_depth) {
-  WEFT_RETURN_IF_ERROR(Check(spec));
-  WEFT_RETURN_IF_ERROR(CheckComplete(spec, schedule));
-  WEFT_RETURN_IF_ERROR(CheckOrder(spec, schedule));
-  const size_t stages = schedule.size();
-  EndTimes ends(spec);
-  PipelineTiming timing;
-  timing.stages.resize(stages);
-  timing.activations_held.resize(stages);
-  std::vector<size_t> next(stages);
-  std::vector<double> free_at(stages);
-  std::vector<int> held(stages);
-  const PassKind releases = SplitsBackward(spec.kind) ? PassKind::kWeight : PassKind::kBackward;
-  double busy = 0;
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t s = 0; s < stages; ++s) {
-      while (next[s] < schedule[s].size()) {
-        const PipelinePass& pass = schedule[s][next[s]];
-        const PassDurations& durations =
-            by_depth[static_cast<size_t>(DepthOf(spec, static_cast<int>(s), pass.chunk))];
-        const double ready = ends.Ready(static_cast<int>(s), pass, durations.transfer);
-        if (ready < 0) break;
-        const double start = std::max(ready, free_at[s]);
-        const double end = start + DurationOf(durations, pass.kind);
-        if (pass.kind != PassKind::kWeight) {
-          ends.Of(DepthOf(spec, static_cast<int>(s), pass.chunk), pass) = end;
-        }
-        timing.stages[s].push_back({pass, start, end});
-        busy += end - start;
-        free_at[s] = end;
-        if (pass.kind == PassKind::kForward) {
-          timing.activations_held[s] = std::max(timing.activations_held[s], ++held[s]);
-        }
-        if (pass.kind == releases) --held[s];
-        ++next[s];
-        moved = true;
-      }
-    }
+  std::vector<double> transfers;
+  for (const PassDurations& durations : by_depth) transfers.push_back(durations.transfer);
+  return RunWith(
+      spec, schedule,
+      [&](size_t stage, size_t index) {
+        const PipelinePass& pass = schedule[stage][index];
+        const int depth = DepthOf(spec, static_cast<int>(stage), pass.chunk);
+        return DurationOf(by_depth[static_cast<size_t>(depth)], pass.kind);
+      },
+      transfers);
+}
+
+absl::StatusOr<PipelineTiming> RunPipelineSchedule(
+    const PipelineSpec& spec, const PipelineSchedule& schedule,
+    const std::vector<std::vector<double>>& by_pass) {
+  bool is_of_one_form = by_pass.size() == schedule.size();
+  for (size_t stage = 0; is_of_one_form && stage < schedule.size(); ++stage) {
+    is_of_one_form = by_pass[stage].size() == schedule[stage].size();
   }
-  for (size_t s = 0; s < stages; ++s) {
-    if (next[s] < schedule[s].size()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("stage ", s, " waits for ever with its ", Describe(schedule[s][next[s]]),
-                       ": what that needs comes behind something that waits for this stage"));
-    }
-    timing.makespan = std::max(timing.makespan, free_at[s]);
+  if (!is_of_one_form) {
+    return absl::InvalidArgumentError("a schedule is timed with one duration for each pass");
   }
-  timing.bubble = 1 - busy / (timing.makespan * static_cast<double>(stages));
-  return timing;
+  const std::vector<double> transfers(static_cast<size_t>(std::max(0, spec.depth())));
+  return RunWith(
+      spec, schedule, [&](size_t stage, size_t index) { return by_pass[stage][index]; }, transfers);
 }
 
 // Each further layer goes to the stage that then has the least: layers cost the same, so that no

@@ -125,6 +125,11 @@ absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
 absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
                                                    const PipelineSchedule& schedule,
                                                    absl::Span<const PassDurations> by_depth);
+// The same with a duration for each pass, in the schedule's form, as measured in a step; messages
+// take no time. InvalidArgument: the forms differ.
+absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
+                                                   const PipelineSchedule& schedule,
+                                                   const std::vector<std::vector<double>>& by_pass);
 
 // Layers of each chunk of the model, depth() of them and one at least each, so that the stage with
 // the most work has as little as can be. A layer costs 1; what stands behind the last one costs

@@ -190,6 +190,30 @@ TEST(NcclTuner, AFasterNetworkChangesTheAnswer) {
   EXPECT_EQ(protocol("400Gbps"), kLl);
 }
 
+// The cables between leaves are a part of the fabric, as for weft-plan collective; and the hosts
+// are as many as the communicator has.
+TEST(NcclTuner, SwitchesThatAreOversubscribedChangeTheAnswer) {
+  Instance instance;
+  auto costs = [&](int oversubscription, size_t nodes) {
+    const Variables variables(Environment{
+        {"WEFT_NCCL_FABRIC",
+         absl::StrCat("leaf-spine:leaves=8,hosts_per_leaf=8,bandwidth=100Gbps,oversubscription=",
+                      oversubscription)}});
+    Communicator communicator(instance.library(), 6, nodes, nodes);
+    if (nodes == 64) {
+      EXPECT_THAT(communicator.reason(), HasSubstr(", 8 switches with cables of "));
+    } else {
+      EXPECT_THAT(communicator.reason(), HasSubstr(absl::StrCat(", its first ", nodes, " hosts")));
+    }
+    return communicator.Ask(nccl::abi::kAllReduce, 4 << 20, NcclCosts());
+  };
+  const Costs even = costs(1, 64), narrow = costs(8, 64);
+  EXPECT_GT(narrow[kTree][kSimple] / narrow[kRing][kSimple],
+            1.2F * even[kTree][kSimple] / even[kRing][kSimple]);
+  // Eight hosts are those of one leaf: nothing crosses its cables.
+  EXPECT_EQ(costs(1, 8), costs(8, 8));
+}
+
 TEST(NcclTuner, VersionTwoNamesAlgorithmAndProtocolUnlessTheUserDoes) {
   Instance instance;
   const Variables variables(Environment{{"WEFT_NCCL_FABRIC", kFabric}});
@@ -229,6 +253,7 @@ TEST(NcclTuner, WhatItDoesNotKnowStaysNcclsChoiceAndItSaysWhy) {
       {{{"WEFT_NCCL_FABRIC", kFabric}}, 8, 1, "no network is between the ranks"},
       {{{"WEFT_NCCL_FABRIC", "/nowhere/fabric.toml"}}, 16, 2, "/nowhere/fabric.toml"},
       {{{"WEFT_NCCL_FABRIC", broken}}, 16, 2, broken},
+      {{{"WEFT_NCCL_FABRIC", kFabric}}, 136, 17, "has 16 hosts, and the communicator 17"},
       {{{"WEFT_NCCL_TUNER", "sometimes"}}, 16, 2, "sometimes"}};
   for (const Refusal& refusal : refusals) {
     const Variables variables(refusal.environment);

@@ -2,15 +2,19 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/run_program.h"
+#include "tools/bw/calibrate.h"
 #include "tools/bw/pattern.h"
 
 namespace weft::bw {
@@ -18,6 +22,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Outcome BandwidthProgram(const std::string& arguments) {
   return RunProgram("weft-bw " + arguments);
@@ -34,14 +39,15 @@ TEST(WeftBw, EveryOperationIsRightOnEveryTransport) {
     EXPECT_EQ(result["ranks"], 3);
     EXPECT_EQ(result["settings"]["transport"], transport);
     EXPECT_EQ(result["out_of_bounds"], 0);
-    EXPECT_EQ(result["rows"].size(), 9 * 3 + 1);  // a barrier has one size
+    EXPECT_EQ(result["rows"].size(), 11 * 3 + 1);  // a barrier has one size
     for (const json& row : result["rows"]) {
       if (row["op"] == "barrier") continue;
       EXPECT_EQ(row["out_of_place"]["wrong"], 0) << row;
       EXPECT_EQ(row["out_of_place"]["repeats_us"].size(), 3U);
       EXPECT_LE(row["out_of_place"]["min_us"], row["out_of_place"]["max_us"]);
       EXPECT_LE(row["out_of_place"]["i_p50_us"], row["out_of_place"]["i_p99_us"]);
-      bool has_in_place = row["op"] != "all_to_all" && row["op"] != "sendrecv";
+      bool has_in_place =
+          row["op"] != "all_to_all" && row["op"] != "all_to_all_v" && row["op"] != "sendrecv";
       EXPECT_EQ(row["in_place"].is_null(), !has_in_place) << row;
     }
   }
@@ -140,7 +146,8 @@ TEST(WeftBw, CalibratesAndSaysWhichAlgorithmRanAndWhy) {
   const std::filesystem::path file =
       std::filesystem::path(testing::TempDir()) / absl::StrCat("costs", getpid());
   const std::string set = absl::StrCat(" --set collective.costs=", file.string());
-  Outcome outcome = BandwidthProgram("--ranks 2 --calibrate" + set);
+  // Whether the machine is busy or not.
+  Outcome outcome = BandwidthProgram("--ranks 2 --calibrate --force" + set);
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("shm.latency "));
   EXPECT_THAT(outcome.output, HasSubstr("# wrote " + file.string()));
@@ -153,6 +160,68 @@ TEST(WeftBw, CalibratesAndSaysWhichAlgorithmRanAndWhy) {
   outcome = BandwidthProgram("--ranks 2 -b 1K -n 2" + set);
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.output, HasSubstr("cannot read " + file.string()));
+}
+
+// Beside programs that do nothing but compute nothing is measured, or every job would choose by it.
+TEST(WeftBw, ACalibrationOnABusyMachineIsNotKept) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> busy;
+  const unsigned cores = std::max(2U, std::thread::hardware_concurrency());
+  for (unsigned core = 0; core < cores; ++core) {
+    busy.emplace_back([&] {
+      while (!stop.load(std::memory_order_relaxed)) continue;
+    });
+  }
+  const std::filesystem::path file =
+      std::filesystem::path(testing::TempDir()) / absl::StrCat("busy_costs", getpid());
+  const std::string calibrate = absl::StrCat(
+      "--ranks 2 --calibrate --json --transport shm --set collective.costs=", file.string());
+  const Outcome outcome = BandwidthProgram(calibrate);
+  stop = true;
+  for (std::thread& thread : busy) thread.join();
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_FALSE(std::filesystem::exists(file));
+  EXPECT_THAT(outcome.output, HasSubstr(file.string() + " was not written: other programs take "));
+  const json result = json::parse(outcome.output.substr(0, outcome.output.find("\n}\n") + 3));
+  EXPECT_EQ(result["written"], false);
+  EXPECT_THAT(std::string(result["trouble"]), HasSubstr("(load average "));
+  EXPECT_TRUE(result["costs_ns"].empty());
+}
+
+TEST(WeftBw, ACalibrationThatCannotBeKeptIsNotMeasured) {
+  const Outcome outcome =
+      BandwidthProgram("--ranks 2 --calibrate --set collective.costs=/proc/no/costs");
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("write /proc/no/costs"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("shm.latency")));
+}
+
+TEST(Calibrated, TellsOtherProgramsByTheKernelsTicksAndBySpread) {
+  const char* before = "cpu  100 0 50 1000 10 0 0 0 0 0";
+  EXPECT_NEAR(BusyCores(before, "cpu  200 0 50 1300 10 0 0 0 0 0", 4), 1, 1e-9);
+  EXPECT_NEAR(BusyCores(before, "cpu  100 0 50 1200 110 0 0 0 0 0", 4), 0, 1e-9);
+  EXPECT_EQ(BusyCores(before, "", 4), 0);
+  Calibrated quiet{.spread = {{"shm.latency", 1.2}}, .busy_cores = 0.1, .cores = 2};
+  EXPECT_EQ(quiet.Trouble(), "");
+  quiet.spread[0].second = 67;
+  EXPECT_THAT(quiet.Trouble(), HasSubstr("shm.latency differs by a factor of 67.0"));
+}
+
+TEST(WeftBw, RefusesAlgorithmsThatTheOperationLacksAndComparisonsOfNothing) {
+  const std::pair<const char*, const char*> wrongs[] = {
+      {"--ranks 3 -b 64K --algorithm bruck",
+       "collective.algorithm=bruck: all_reduce has auto, oneshot, direct"},
+      {"--ranks 2 -b 64K --compare --algorithm ring", "collective.algorithm=ring leaves it none"},
+      {"--ranks 2 -b 64K --compare --set collective.algorithm_by_kind=all_reduce=ring",
+       "leaves it none"},
+      {"--ranks 2 -b 64K --compare --op sendrecv", "sendrecv has none"}};
+  for (const auto& [arguments, text] : wrongs) {
+    const Outcome outcome = BandwidthProgram(arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_THAT(outcome.output, HasSubstr(text)) << arguments;
+  }
+  // One that some of several have forces these.
+  EXPECT_EQ(BandwidthProgram("--ranks 2 --op all --algorithm bruck -b 1K -n 1").status, 0);
 }
 
 TEST(WeftBw, WrongUsageSaysWhatWouldBeRight) {

@@ -2,8 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <fstream>
+#include <future>
+#include <string>
+#include <thread>
 #include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace weft {
 namespace {
@@ -56,6 +64,41 @@ TEST(ThreadBinding, HoldsItsThreadAndLetsWorkInTheBackgroundGo) {
   }
   EXPECT_EQ(*AllowedCpus(), all);
   EXPECT_EQ(StartUnbound([] { return *AllowedCpus(); }).get(), all);
+}
+
+// By another thread, as only it may see what happens to it meanwhile.
+TEST(NearBinding, GivesWayWhileComputeThreadsAreBound) {
+  const CpuSet all = *AllowedCpus();
+  if (all.size() < 2) GTEST_SKIP() << "one CPU alone";
+  std::promise<int> number;
+  std::promise<void> end;
+  std::thread near([&] {
+    const absl::StatusOr<NearBinding> binding = NearBinding::To({all[0]});
+    ASSERT_TRUE(binding.ok()) << binding.status();
+    EXPECT_EQ(*AllowedCpus(), CpuSet{all[0]});
+    number.set_value(gettid());
+    end.get_future().wait();
+  });
+  const int thread = number.get_future().get();
+  const auto allowed = [&] {
+    std::ifstream status(absl::StrCat("/proc/self/task/", thread, "/status"));
+    std::string line, text;
+    while (std::getline(status, line)) {
+      if (absl::StartsWith(line, "Cpus_allowed_list:")) text = line.substr(line.find('\t') + 1);
+    }
+    return text;
+  };
+  EXPECT_EQ(allowed(), absl::StrCat(all[0]));
+  {
+    const absl::StatusOr<ThreadBinding> compute = ThreadBinding::To(all[1]);
+    ASSERT_TRUE(compute.ok());
+    EXPECT_EQ(allowed(), ToString(all));
+    EXPECT_EQ(*ProcessCpus(), all);
+    EXPECT_EQ(*AllowedCpus(), CpuSet{all[1]});
+  }
+  EXPECT_EQ(allowed(), absl::StrCat(all[0]));
+  end.set_value();
+  near.join();
 }
 
 }  // namespace

@@ -258,5 +258,18 @@ TEST(PipelineScheduleTest, ChunksOfDifferentDurationsAreTimedEachByItsOwn) {
   EXPECT_DOUBLE_EQ(timing->makespan, 3 + 1 + 2 + 6);
 }
 
+TEST(PipelineScheduleTest, EachPassIsTimedByItsOwnDuration) {
+  const PipelineSpec spec{.stages = 2, .micro_batches = 2};
+  auto schedule = MakePipelineSchedule(spec);
+  ASSERT_TRUE(schedule.ok());
+  // The second forward pass of stage 0 is slow, and the last stage waits for it.
+  auto timing = RunPipelineSchedule(spec, *schedule,
+                                    std::vector<std::vector<double>>{{1, 9, 2, 2}, {1, 2, 1, 2}});
+  ASSERT_TRUE(timing.ok()) << timing.status();
+  EXPECT_DOUBLE_EQ(timing->stages[1][2].start, 10);
+  EXPECT_DOUBLE_EQ(timing->makespan, 10 + 1 + 2 + 2);
+  EXPECT_DOUBLE_EQ(timing->bubble, 1 - 20.0 / 30);
+}
+
 }  // namespace
 }  // namespace weft::topology

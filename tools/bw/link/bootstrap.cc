@@ -54,15 +54,15 @@ absl::Status BeTwo(const Options& options, collectives::JobEnvironment& job) {
 }
 
 // Exchanges a secret through the store, in a job without one, whose store is on this host only.
-absl::Status AgreeOnSecret(collectives::Store& store, absl::Duration timeout,
-                           collectives::JobEnvironment& job) {
+absl::Status AgreeOnSecret(collectives::Store& store, const std::string& meeting,
+                           absl::Duration timeout, collectives::JobEnvironment& job) {
   if (job.secret != net::JobSecret{}) return absl::OkStatus();
-  constexpr const char* kKey = "weft-bw-link/secret";
+  const std::string key = absl::StrCat(meeting, "/secret");
   if (job.rank == Rank(0)) {
     job.secret = net::NewJobSecret();
-    return store.Set(kKey, net::SecretToHex(job.secret));
+    return store.Set(key, net::SecretToHex(job.secret));
   }
-  WEFT_ASSIGN_OR_RETURN(const std::string hex, store.Get(kKey, timeout));
+  WEFT_ASSIGN_OR_RETURN(const std::string hex, store.Get(key, timeout));
   WEFT_ASSIGN_OR_RETURN(job.secret, net::SecretFromHex(hex));
   return absl::OkStatus();
 }
@@ -73,6 +73,7 @@ absl::StatusOr<Bootstrap> Bootstrap::Join(const Options& options) {
   using collectives::JobEnvironment;
   Bootstrap bootstrap;
   bootstrap.timeout_ = options.settings.Duration("store.timeout");
+  bootstrap.meeting_ = options.meeting;
   WEFT_ASSIGN_OR_RETURN(bootstrap.environment_, JobEnvironment::FromEnvironment());
   JobEnvironment& job = bootstrap.environment_;
   if (job.world_size > 1 && !options.host.empty()) {
@@ -97,14 +98,15 @@ absl::StatusOr<Bootstrap> Bootstrap::Join(const Options& options) {
                                         : absl::StrCat("meet the server on ", options.host));
   }
   bootstrap.store_ = *std::move(store);
-  WEFT_RETURN_IF_ERROR(AgreeOnSecret(*bootstrap.store_.store, bootstrap.timeout_, job));
+  WEFT_RETURN_IF_ERROR(
+      AgreeOnSecret(*bootstrap.store_.store, bootstrap.meeting_, bootstrap.timeout_, job));
   return bootstrap;
 }
 
 absl::StatusOr<std::vector<std::string>> Bootstrap::AllGather(const std::string& mine,
                                                               const std::function<void()>& serve) {
   auto shared = std::async(std::launch::async, [&, turn = turn_++] {
-    return store_.store->AllGather(absl::StrCat("weft-bw-link/", turn), rank(), ranks(), mine,
+    return store_.store->AllGather(absl::StrCat(meeting_, "/", turn), rank(), ranks(), mine,
                                    timeout_);
   });
   while (shared.wait_for(std::chrono::seconds(0)) != std::future_status::ready) serve();

@@ -36,6 +36,7 @@ class Bootstrap {
   collectives::JobEnvironment environment_;
   collectives::JobStore store_;
   absl::Duration timeout_;
+  std::string meeting_;
   int turn_ = 0;
 };
 

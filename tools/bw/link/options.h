@@ -23,6 +23,8 @@ struct Options {
   bool lanes = false;                 // a row a lane after every size
   double min_gbps = 0, max_usec = 0;  // limits; 0: none
   std::string json;                   // a file, "-": standard output and no table
+  // Prefix of keys in the job's store: a job that measures several times gives each another.
+  std::string meeting = "weft-bw-link";
   Settings settings{LibrarySettings()};
 };
 
