@@ -2,8 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -107,28 +109,79 @@ bool SearchIsDue(const std::string& folder) {
   return true;
 }
 
-// Removes "JOB-RANK-PID.weft" of processes that are gone, an hour after they did anything.
-void RemoveForgotten(const std::string& folder) {
+// A file "JOB-RANK-PID.weft".
+struct RecordFile {
+  std::string path;
+  int64_t pid = 0;
+  int64_t bytes = 0;
+  int64_t changed_ns = 0;  // real time
+};
+
+std::vector<RecordFile> FilesOf(const std::string& folder) {
+  std::vector<RecordFile> files;
   DIR* const open = opendir(folder.c_str());
-  if (open == nullptr) return;
-  const int64_t now_ns = SystemClock::Nanoseconds(), realtime_ns = Realtime();
+  if (open == nullptr) return files;
   while (const dirent* entry = readdir(open)) {
     const absl::string_view name = entry->d_name;
     if (!absl::EndsWith(name, ".weft")) continue;
-    const std::string path = absl::StrCat(folder, "/", name);
+    RecordFile file;
+    file.path = absl::StrCat(folder, "/", name);
     struct stat found {};
-    int64_t pid = 0;
     const std::string stem(name.substr(0, name.size() - 5));
-    if (lstat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) continue;
-    // Where jobs were killed by the hundred, a look into each file would cost every start dearly.
-    if (realtime_ns - ChangedNs(found) < kForgetAfterNs) continue;
-    if (!absl::SimpleAtoi(stem.substr(stem.rfind('-') + 1), &pid) || ProcessStart(pid) != 0 ||
-        now_ns - LastSign(path) < kForgetAfterNs) {
-      continue;
-    }
-    unlink(path.c_str());
+    if (lstat(file.path.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) continue;
+    if (!absl::SimpleAtoi(stem.substr(stem.rfind('-') + 1), &file.pid)) continue;
+    file.bytes = found.st_size;
+    file.changed_ns = ChangedNs(found);
+    files.push_back(std::move(file));
   }
   closedir(open);
+  return files;
+}
+
+// Removes files of processes that are gone, an hour after they did anything.
+void RemoveForgotten(const std::vector<RecordFile>& files) {
+  const int64_t now_ns = SystemClock::Nanoseconds(), realtime_ns = Realtime();
+  for (const RecordFile& file : files) {
+    // Where jobs were killed by the hundred, a look into each file would cost every start dearly.
+    if (realtime_ns - file.changed_ns < kForgetAfterNs) continue;
+    if (ProcessStart(file.pid) != 0 || now_ns - LastSign(file.path) < kForgetAfterNs) continue;
+    unlink(file.path.c_str());
+  }
+}
+
+// Removes the files of those processes that are gone longest, while there are more than `limit`
+// bytes of files of processes that are gone. Looks at sizes alone where all files are less.
+void RemoveBeyond(int64_t limit, std::vector<RecordFile> files) {
+  const auto total = [&files] {
+    int64_t bytes = 0;
+    for (const RecordFile& file : files) bytes += file.bytes;
+    return bytes;
+  };
+  if (total() <= limit) return;
+  // A later process may have the number of one that is gone, whose file then stays for its hour.
+  std::erase_if(files, [](const RecordFile& file) {
+    return kill(static_cast<pid_t>(file.pid), 0) == 0 || errno != ESRCH;
+  });
+  int64_t dead = total();
+  if (dead <= limit) return;
+  std::vector<std::pair<int64_t, const RecordFile*>> by_sign;
+  by_sign.reserve(files.size());
+  for (const RecordFile& file : files) by_sign.emplace_back(LastSign(file.path), &file);
+  std::sort(by_sign.begin(), by_sign.end());
+  for (const auto& [sign, file] : by_sign) {
+    if (dead <= limit) return;
+    unlink(file->path.c_str());
+    dead -= file->bytes;
+  }
+}
+
+// Of files of processes that are gone. A container may have 64 MiB of shared memory for everybody.
+int64_t DeadBytesMax(const std::string& folder, Bytes wanted) {
+  constexpr int64_t kShareOfFileSystem = 8;
+  struct statvfs system {};
+  if (statvfs(folder.c_str(), &system) != 0) return wanted.count();
+  const auto size = static_cast<int64_t>(system.f_blocks * system.f_frsize);
+  return std::min(wanted.count(), size / kShareOfFileSystem);
 }
 
 std::string HostName() {
@@ -158,7 +211,7 @@ std::string DefaultRecordFolder() {
 absl::StatusOr<std::unique_ptr<Records>> Records::Open(const RecordOptions& options) {
   const std::string folder = options.folder.empty() ? DefaultRecordFolder() : options.folder;
   WEFT_RETURN_IF_ERROR(OwnFolder(folder));
-  if (SearchIsDue(folder)) RemoveForgotten(folder);
+  if (SearchIsDue(folder)) RemoveForgotten(FilesOf(folder));
   static std::atomic<int> number{0};  // a process may have several
   const int own = number.fetch_add(1);
   const std::string path =
@@ -210,6 +263,11 @@ std::unique_ptr<Records> Records::FromSettings(const Settings& settings, absl::s
   options.world_size = world_size;
   options.bytes = settings.ByteCount("records.bytes");
   options.keep = settings.Bool("records.keep");
+  if (options.folder.empty()) options.folder = DefaultRecordFolder();
+  if (OwnFolder(options.folder).ok()) {
+    RemoveBeyond(DeadBytesMax(options.folder, settings.ByteCount("records.dead_bytes")),
+                 FilesOf(options.folder));
+  }
   absl::StatusOr<std::unique_ptr<Records>> records = Open(options);
   if (records.ok()) return *std::move(records);
   WEFT_LOG_WARN("no records of this process: ", records.status().message());

@@ -37,16 +37,25 @@ struct WeftBackend::Coalescing {
 
 absl::StatusOr<c10::intrusive_ptr<WeftBackend>> WeftBackend::Create(
     std::shared_ptr<Endpoint> endpoint, absl::string_view name, std::vector<Rank> ranks) {
-  WEFT_ASSIGN_OR_RETURN(auto communicator, Communicator::Create(endpoint, name, ranks));
+  WEFT_ASSIGN_OR_RETURN(GroupSettings settings, GroupSettings::From(endpoint->settings()));
+  return Create(std::move(endpoint), name, std::move(ranks), std::move(settings));
+}
+
+absl::StatusOr<c10::intrusive_ptr<WeftBackend>> WeftBackend::Create(
+    std::shared_ptr<Endpoint> endpoint, absl::string_view name, std::vector<Rank> ranks,
+    GroupSettings settings) {
+  WEFT_ASSIGN_OR_RETURN(auto communicator, CreateCommunicator(endpoint, name, ranks, settings));
   return c10::make_intrusive<WeftBackend>(std::move(endpoint), std::move(communicator),
-                                          std::move(ranks));
+                                          std::move(ranks), std::move(settings));
 }
 
 WeftBackend::WeftBackend(std::shared_ptr<Endpoint> endpoint,
-                         std::unique_ptr<Communicator> communicator, std::vector<Rank> ranks)
+                         std::unique_ptr<Communicator> communicator, std::vector<Rank> ranks,
+                         GroupSettings settings)
     : Backend(communicator->rank().value(), communicator->size()),
       name_(communicator->name()),
       ranks_(std::move(ranks)),
+      settings_(std::move(settings)),
       forks_(ForkCount()),
       statistics_(std::make_shared<Statistics>()),
       endpoint_(std::move(endpoint)),
@@ -69,6 +78,7 @@ WeftBackend::~WeftBackend() {
 bool WeftBackend::inherited_by_fork() const { return forks_ != ForkCount(); }
 
 std::shared_ptr<Communicator> WeftBackend::communicator() const {
+  StayIfProcessEnds();
   TORCH_CHECK(!inherited_by_fork(), "weft: group \"", name_,
               "\" belongs to the process that this one was forked from; use it there, or start "
               "workers with spawn or forkserver and make their groups in them");
@@ -170,7 +180,7 @@ absl::StatusOr<std::shared_ptr<Deferred>> WeftBackend::MadeDeferred() {
   if (deferred_ == nullptr) {
     WEFT_ASSIGN_OR_RETURN(
         auto communicator,
-        Communicator::Create(endpoint_, absl::StrCat(name_, "/deferred"), ranks_));
+        CreateCommunicator(endpoint_, absl::StrCat(name_, "/deferred"), ranks_, settings_));
     deferred_ = std::make_shared<Deferred>(std::move(communicator));
   }
   return deferred_;
@@ -203,7 +213,7 @@ c10::intrusive_ptr<WeftBackend> WeftBackend::Registered(
 }
 
 absl::StatusOr<c10::intrusive_ptr<WeftBackend>> WeftBackend::Subgroup(
-    absl::string_view name, const std::vector<int64_t>& ranks) const {
+    absl::string_view name, const std::vector<int64_t>& ranks, GroupSettings settings) const {
   std::shared_ptr<Endpoint> endpoint = this->endpoint();
   if (endpoint == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("group \"", name_, "\" was shut down"));
@@ -217,7 +227,8 @@ absl::StatusOr<c10::intrusive_ptr<WeftBackend>> WeftBackend::Subgroup(
     }
     chosen.push_back(ranks_[static_cast<size_t>(rank)]);
   }
-  WEFT_ASSIGN_OR_RETURN(auto group, Create(std::move(endpoint), name, std::move(chosen)));
+  WEFT_ASSIGN_OR_RETURN(auto group,
+                        Create(std::move(endpoint), name, std::move(chosen), std::move(settings)));
   group->setTimeout(timeout_.load());
   return group;
 }
@@ -228,7 +239,7 @@ c10::intrusive_ptr<c10d::Backend> WeftBackend::split(const c10::intrusive_ptr<c1
   if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
   TORCH_CHECK(options != nullptr && !options->group_name.empty(),
               "weft split: the new group needs a name (options.group_name)");
-  auto group = OrThrow(Subgroup(options->group_name, {ranks.begin(), ranks.end()}));
+  auto group = OrThrow(Subgroup(options->group_name, {ranks.begin(), ranks.end()}, settings_));
   if (options->timeout > kNoTimeout) group->setTimeout(options->timeout);
   return Registered(std::move(group));
 }
@@ -277,7 +288,8 @@ c10::intrusive_ptr<c10d::Backend> WeftBackend::shrink(const std::vector<int64_t>
         absl::StrCat("rank ", rank_, " shrinks the group, with SHRINK_ABORT")));
   }
   auto group = OrThrow(whole->Shrink(out, name));
-  auto backend = c10::make_intrusive<WeftBackend>(endpoint(), std::move(group), std::move(kept));
+  auto backend =
+      c10::make_intrusive<WeftBackend>(endpoint(), std::move(group), std::move(kept), settings_);
   const bool has_timeout = options != nullptr && options->timeout > kNoTimeout;
   backend->setTimeout(has_timeout ? options->timeout : timeout_.load());
   return Registered(std::move(backend));
@@ -332,7 +344,7 @@ WeftBackend::WorkHandle WeftBackend::endCoalescing() {
     coalescing.swap(coalescing_);
   }
   TORCH_CHECK(coalescing != nullptr, "weft: coalescing was not started");
-  Call call(*this, c10d::OpType::COALESCED, "weft:coalesced", c10d::kUnsetTimeout, {});
+  Call call(*this, c10d::OpType::COALESCED, "weft:coalesced", c10d::kUnsetTimeout, {}, Traffic());
   std::vector<at::Tensor> results;
   for (const auto& work : coalescing->works) {
     for (const WorkPtr& part : work->state()->works) call.Add(part);

@@ -42,6 +42,7 @@
 #include "collectives/c10d/statistics.h"
 #include "collectives/communicator.h"
 #include "collectives/endpoint.h"
+#include "collectives/group_settings.h"
 
 namespace weft::collectives {
 
@@ -56,12 +57,16 @@ class WeftBackend final : public c10d::Backend {
   using WorkHandle = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
-  // As Communicator::Create.
+  // As Communicator::Create, and as CreateCommunicator.
   static absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Create(std::shared_ptr<Endpoint> endpoint,
                                                                 absl::string_view name,
                                                                 std::vector<Rank> ranks);
+  static absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Create(std::shared_ptr<Endpoint> endpoint,
+                                                                absl::string_view name,
+                                                                std::vector<Rank> ranks,
+                                                                GroupSettings settings);
   WeftBackend(std::shared_ptr<Endpoint> endpoint, std::unique_ptr<Communicator> communicator,
-              std::vector<Rank> ranks);
+              std::vector<Rank> ranks, GroupSettings settings);
   ~WeftBackend() override;
 
   // Throws where the group was shut down, or was inherited by fork(2).
@@ -72,11 +77,13 @@ class WeftBackend final : public c10d::Backend {
   // Enters `group` into the registry, and with it every group that is made of it.
   static void Register(const c10::intrusive_ptr<WeftBackend>& group,
                        std::shared_ptr<GroupRegistry> registry);
-  // Makes a group of some ranks of this group, on the same endpoint and with the same timeout.
+  // Makes a group of some ranks of this group, on the same endpoint, whose waits have the same
+  // timeout.
   // `ranks` are this group's group ranks. Makes no connection and waits for no other rank.
   // InvalidArgument where this group has no such rank, FailedPrecondition where it was shut down.
   absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Subgroup(absl::string_view name,
-                                                           const std::vector<int64_t>& ranks) const;
+                                                           const std::vector<int64_t>& ranks,
+                                                           GroupSettings settings) const;
   std::shared_ptr<Endpoint> endpoint() const;  // null after shutdown()
   bool inherited_by_fork() const;
   // Sets the priority of this group's calls from now on (Communicator::SetPriority) and returns the
@@ -205,6 +212,7 @@ class WeftBackend final : public c10d::Backend {
 
   const std::string name_;
   const std::vector<Rank> ranks_;
+  const GroupSettings settings_;
   const int forks_;  // ForkCount() at birth
   const std::shared_ptr<Statistics> statistics_;
   std::atomic<uint64_t> sequence_{0};

@@ -10,10 +10,15 @@ using c10d::OpType;
 
 size_t CountOf(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
+Traffic InPlace(const std::vector<at::Tensor>& tensors, int root = Traffic::kOwnRank) {
+  const int64_t elements = ElementsOf(tensors);
+  return {.input_elements = elements, .output_elements = elements, .peer = root};
+}
+
 }  // namespace
 
 WeftBackend::WorkHandle WeftBackend::barrier(const c10d::BarrierOptions& options) {
-  Call call(*this, OpType::BARRIER, "weft:barrier", options.timeout, {});
+  Call call(*this, OpType::BARRIER, "weft:barrier", options.timeout, {}, Traffic());
   call.Add(call.communicator().Barrier());
   return Start(call, options.asyncOp);
 }
@@ -24,7 +29,8 @@ WeftBackend::WorkHandle WeftBackend::broadcast(Tensors& tensors,
   const at::Tensor& tensor = OnlyTensor(name, tensors);
   CheckRank(name, "root", options.rootRank, size_);
   DataType type = MovedType(name, tensor);
-  Call call(*this, OpType::BROADCAST, "weft:broadcast", options.timeout, tensors);
+  Call call(*this, OpType::BROADCAST, "weft:broadcast", options.timeout, tensors,
+            InPlace(tensors, static_cast<int>(options.rootRank)));
   at::Tensor data = call.Target(tensor, true);
   call.Add(call.communicator().Broadcast(data.data_ptr(), data.data_ptr(), CountOf(data), type,
                                          RankOf(options.rootRank)));
@@ -54,17 +60,18 @@ WeftBackend::WorkHandle WeftBackend::allreduce(Tensors& tensors,
     return allreduce_sparse(tensors, options);
   }
   OnlyTensor("all-reduce", tensors);
-  return StartAllReduce(tensors,
-                        Call(*this, OpType::ALLREDUCE, "weft:all_reduce", options.timeout, tensors),
-                        "all-reduce", options.reduceOp, options.asyncOp);
+  return StartAllReduce(
+      tensors,
+      Call(*this, OpType::ALLREDUCE, "weft:all_reduce", options.timeout, tensors, InPlace(tensors)),
+      "all-reduce", options.reduceOp, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  return StartAllReduce(
-      tensors,
-      Call(*this, OpType::ALLREDUCE_COALESCED, "weft:all_reduce", options.timeout, tensors),
-      "coalesced all-reduce", options.reduceOp, options.asyncOp);
+  return StartAllReduce(tensors,
+                        Call(*this, OpType::ALLREDUCE_COALESCED, "weft:all_reduce", options.timeout,
+                             tensors, InPlace(tensors)),
+                        "coalesced all-reduce", options.reduceOp, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,
@@ -76,7 +83,8 @@ WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,
               "weft ", name, ": got ", Describe(tensor), "; it takes COO tensors in host memory");
   TORCH_CHECK(options.reduceOp == c10d::ReduceOp::SUM, "weft ", name,
               ": only SUM is defined for sparse tensors");
-  Call call(*this, OpType::_ALLREDUCE_SPARSE, "weft:sparse_all_reduce", options.timeout, tensors);
+  Call call(*this, OpType::_ALLREDUCE_SPARSE, "weft:sparse_all_reduce", options.timeout, tensors,
+            InPlace(tensors));
   auto sum = std::make_shared<SparseAllReduce>(tensor, size_);
   auto result = std::make_shared<at::Tensor>();
   Deferred& deferred = this->deferred();
@@ -103,7 +111,8 @@ WeftBackend::WorkHandle WeftBackend::reduce(Tensors& tensors, const c10d::Reduce
   CheckRank(name, "root", options.rootRank, size_);
   ReduceOp op = OperatorOf(name, options.reduceOp);
   DataType type = ReducedType(name, tensor, op);
-  Call call(*this, OpType::REDUCE, "weft:reduce", options.timeout, tensors);
+  Call call(*this, OpType::REDUCE, "weft:reduce", options.timeout, tensors,
+            InPlace(tensors, static_cast<int>(options.rootRank)));
   bool root = rank_ == options.rootRank;
   at::Tensor data = root ? call.Reduced(tensor, options.reduceOp)
                          : call.Source(Call::Scaled(tensor, options.reduceOp));
@@ -134,7 +143,8 @@ WeftBackend::WorkHandle WeftBackend::_allgather_base(at::Tensor& output, at::Ten
   const char* name = "all-gather";
   CheckGathered(name, output, input);
   MovedType(name, input);
-  Call call(*this, OpType::_ALLGATHER_BASE, "weft:all_gather", options.timeout, {input});
+  Call call(*this, OpType::_ALLGATHER_BASE, "weft:all_gather", options.timeout, {input},
+            {.input_elements = input.numel(), .output_elements = output.numel()});
   AddAllGather(call, name, output, input);
   call.Results({output});
   return Start(call, options.asyncOp);
@@ -149,7 +159,8 @@ WeftBackend::WorkHandle WeftBackend::allgather_into_tensor_coalesced(
     CheckGathered(name, outputs[i], inputs[i]);
     MovedType(name, inputs[i]);
   }
-  Call call(*this, OpType::COALESCED, "weft:all_gather", options.timeout, inputs);
+  Call call(*this, OpType::COALESCED, "weft:all_gather", options.timeout, inputs,
+            {.input_elements = ElementsOf(inputs), .output_elements = ElementsOf(outputs)});
   for (size_t i = 0; i < inputs.size(); ++i) AddAllGather(call, name, outputs[i], inputs[i]);
   call.Results(outputs);
   return Start(call, options.asyncOp);
@@ -169,7 +180,8 @@ WeftBackend::WorkHandle WeftBackend::_reduce_scatter_base(
   const char* name = "reduce-scatter";
   CheckGathered(name, input, output);
   ReducedType(name, output, OperatorOf(name, options.reduceOp));
-  Call call(*this, OpType::_REDUCE_SCATTER_BASE, "weft:reduce_scatter", options.timeout, {input});
+  Call call(*this, OpType::_REDUCE_SCATTER_BASE, "weft:reduce_scatter", options.timeout, {input},
+            {.input_elements = input.numel(), .output_elements = output.numel()});
   AddReduceScatter(call, name, output, input, options.reduceOp);
   call.Results({output});
   return Start(call, options.asyncOp);
@@ -185,7 +197,8 @@ WeftBackend::WorkHandle WeftBackend::reduce_scatter_tensor_coalesced(
     CheckGathered(name, inputs[i], outputs[i]);
     ReducedType(name, outputs[i], op);
   }
-  Call call(*this, OpType::COALESCED, "weft:reduce_scatter", options.timeout, inputs);
+  Call call(*this, OpType::COALESCED, "weft:reduce_scatter", options.timeout, inputs,
+            {.input_elements = ElementsOf(inputs), .output_elements = ElementsOf(outputs)});
   for (size_t i = 0; i < inputs.size(); ++i) {
     AddReduceScatter(call, name, outputs[i], inputs[i], options.reduceOp);
   }
@@ -206,7 +219,11 @@ WeftBackend::WorkHandle WeftBackend::alltoall_base(at::Tensor& output, at::Tenso
   Parts to = PartsOf(name, output, output_splits, size_);
   bool even = input_splits.empty() && output_splits.empty();
   if (even) CheckElements(name, output, input.numel(), "an even exchange");
-  Call call(*this, OpType::ALLTOALL_BASE, "weft:all_to_all", options.timeout, {input});
+  Call call(*this, OpType::ALLTOALL_BASE, "weft:all_to_all", options.timeout, {input},
+            {.input_elements = input.numel(),
+             .output_elements = output.numel(),
+             .input_splits = &input_splits,
+             .output_splits = &output_splits});
   at::Tensor source = call.Source(input);
   at::Tensor target = call.Target(output, false);
   if (even) {

@@ -52,7 +52,8 @@ WeftBackend::WorkHandle WeftBackend::allgather(std::vector<Tensors>& outputs, Te
   TORCH_CHECK(outputs.size() == 1, "weft ", name, ": got ", outputs.size(), " lists of outputs");
   CheckList(name, outputs[0], input, /*uneven=*/true);
   MovedType(name, input);
-  Call call(*this, OpType::ALLGATHER, "weft:all_gather", options.timeout, inputs);
+  Call call(*this, OpType::ALLGATHER, "weft:all_gather", options.timeout, inputs,
+            {.input_elements = input.numel(), .output_elements = ElementsOf(outputs[0])});
   AddGatheredList(call, name, outputs[0], input);
   call.Results(outputs[0]);
   return Start(call, options.asyncOp);
@@ -69,13 +70,16 @@ WeftBackend::WorkHandle WeftBackend::allgather_coalesced(std::vector<Tensors>& o
                 inputs.size(), " inputs");
   }
   std::vector<Tensors> by_input(inputs.size());
+  int64_t gathered = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
     CheckTensor(name, inputs[i]);
     MovedType(name, inputs[i]);
     for (const Tensors& list : outputs) by_input[i].push_back(list[i]);
     CheckList(name, by_input[i], inputs[i], /*uneven=*/true);
+    gathered += ElementsOf(by_input[i]);
   }
-  Call call(*this, OpType::ALLGATHER_COALESCED, "weft:all_gather", options.timeout, inputs);
+  Call call(*this, OpType::ALLGATHER_COALESCED, "weft:all_gather", options.timeout, inputs,
+            {.input_elements = ElementsOf(inputs), .output_elements = gathered});
   Tensors results;
   for (size_t i = 0; i < inputs.size(); ++i) {
     AddGatheredList(call, name, by_input[i], inputs[i]);
@@ -95,7 +99,10 @@ WeftBackend::WorkHandle WeftBackend::gather(std::vector<Tensors>& outputs, Tenso
               " lists of outputs; the root gives one, the others none");
   if (root) CheckList(name, outputs[0], input);
   DataType type = MovedType(name, input);
-  Call call(*this, OpType::GATHER, "weft:gather", options.timeout, inputs);
+  Call call(*this, OpType::GATHER, "weft:gather", options.timeout, inputs,
+            {.input_elements = input.numel(),
+             .output_elements = input.numel() * size_,
+             .peer = static_cast<int>(options.rootRank)});
   at::Tensor source = call.Source(input);
   void* target = root ? call.FlatTarget(outputs[0]).data_ptr() : nullptr;
   call.Add(call.communicator().Gather(source.data_ptr(), target, CountOf(source), type,
@@ -114,7 +121,10 @@ WeftBackend::WorkHandle WeftBackend::scatter(Tensors& outputs, std::vector<Tenso
               " lists of inputs; the root gives one, the others none");
   if (root) CheckList(name, inputs[0], output);
   DataType type = MovedType(name, output);
-  Call call(*this, OpType::SCATTER, "weft:scatter", options.timeout, root ? inputs[0] : outputs);
+  Call call(*this, OpType::SCATTER, "weft:scatter", options.timeout, root ? inputs[0] : outputs,
+            {.input_elements = output.numel() * size_,
+             .output_elements = output.numel(),
+             .peer = static_cast<int>(options.rootRank)});
   const void* source = root ? call.FlatSource(inputs[0]).data_ptr() : nullptr;
   at::Tensor target = call.Target(output, false);
   call.Add(call.communicator().Scatter(source, target.data_ptr(), CountOf(target), type,
@@ -131,7 +141,8 @@ WeftBackend::WorkHandle WeftBackend::reduce_scatter(Tensors& outputs, std::vecto
   CheckList(name, inputs[0], output, /*uneven=*/true);
   ReduceOp op = OperatorOf(name, options.reduceOp);
   DataType type = ReducedType(name, output, op);
-  Call call(*this, OpType::REDUCE_SCATTER, "weft:reduce_scatter", options.timeout, inputs[0]);
+  Call call(*this, OpType::REDUCE_SCATTER, "weft:reduce_scatter", options.timeout, inputs[0],
+            {.input_elements = ElementsOf(inputs[0]), .output_elements = output.numel()});
   at::Tensor target = call.Target(output, false);
   if (!IsUneven(inputs[0])) {
     at::Tensor source = call.Scaled(call.FlatSource(inputs[0]), options.reduceOp);
@@ -163,7 +174,8 @@ WeftBackend::WorkHandle WeftBackend::alltoall(Tensors& outputs, Tensors& inputs,
     }
   }
   DataType type = MovedType(name, inputs[0]);
-  Call call(*this, OpType::ALLTOALL, "weft:all_to_all", options.timeout, inputs);
+  Call call(*this, OpType::ALLTOALL, "weft:all_to_all", options.timeout, inputs,
+            {.input_elements = ElementsOf(inputs), .output_elements = ElementsOf(outputs)});
   at::Tensor source = call.FlatSource(inputs);
   at::Tensor target = call.FlatTarget(outputs);
   Parts from = PartsOf(inputs);

@@ -20,13 +20,18 @@ void CheckMessage(const char* name, const char* what, int peer, int tag, int ran
   TORCH_CHECK(tag >= 0, "weft ", name, ": tag ", tag, " is negative");
 }
 
+Traffic Message(const at::Tensor& tensor, int peer) {
+  return {.input_elements = tensor.numel(), .output_elements = tensor.numel(), .peer = peer};
+}
+
 }  // namespace
 
 WeftBackend::WorkHandle WeftBackend::send(Tensors& tensors, int target, int tag) {
   const char* name = "send";
   const at::Tensor& tensor = OnlyTensor(name, tensors);
   CheckMessage(name, "target", target, tag, rank_, size_);
-  Call call(*this, OpType::SEND, "weft:send", c10d::kUnsetTimeout, tensors);
+  Call call(*this, OpType::SEND, "weft:send", c10d::kUnsetTimeout, tensors,
+            Message(tensor, target));
   at::Tensor data = call.Source(tensor);
   call.Add(call.communicator().Send(data.data_ptr(), data.nbytes(), RankOf(target),
                                     static_cast<uint32_t>(tag)));
@@ -38,7 +43,8 @@ WeftBackend::WorkHandle WeftBackend::recv(Tensors& tensors, int source, int tag)
   const char* name = "receive";
   const at::Tensor& tensor = OnlyTensor(name, tensors);
   CheckMessage(name, "source", source, tag, rank_, size_);
-  Call call(*this, OpType::RECV, "weft:recv", c10d::kUnsetTimeout, tensors);
+  Call call(*this, OpType::RECV, "weft:recv", c10d::kUnsetTimeout, tensors,
+            Message(tensor, source));
   at::Tensor data = call.Target(tensor, false);
   call.Add(call.communicator().Receive(data.data_ptr(), data.nbytes(), RankOf(source),
                                        static_cast<uint32_t>(tag)));
@@ -51,7 +57,8 @@ WeftBackend::WorkHandle WeftBackend::recvAnysource(Tensors& tensors, int tag) {
   const at::Tensor& tensor = OnlyTensor(name, tensors);
   TORCH_CHECK(size_ > 1, "weft ", name, ": a group of one rank has nobody to receive from");
   TORCH_CHECK(tag >= 0, "weft ", name, ": tag ", tag, " is negative");
-  Call call(*this, OpType::RECVANYSOURCE, "weft:recvAnySource", c10d::kUnsetTimeout, tensors);
+  Call call(*this, OpType::RECVANYSOURCE, "weft:recvAnySource", c10d::kUnsetTimeout, tensors,
+            Message(tensor, Traffic::kUnknownRank));
   at::Tensor data = call.Target(tensor, false);
   call.Add(
       call.communicator().ReceiveAny(data.data_ptr(), data.nbytes(), static_cast<uint32_t>(tag)));

@@ -13,33 +13,41 @@ void CopyInto(at::Tensor target, const at::Tensor& source) {
   target.copy_(source);
 }
 
+// An event record_param_comms, from which traces know sizes, peer, group and sequence number.
+void RecordForProfiler(const WeftBackend& backend, c10d::OpType type, const char* title,
+                       uint64_t sequence, at::ScalarType dtype, const Traffic& traffic) {
+  if (!at::hasCallbacks()) return;
+  const char* colon = std::strchr(title, ':');
+  const std::vector<Rank>& ranks = backend.ranks();
+  const int first = ranks[0].value();
+  const int stride = ranks.size() > 1 ? ranks[1].value() - first : 1;
+  const std::vector<int64_t> even;
+  const std::vector<int64_t>& input_splits =
+      traffic.input_splits == nullptr ? even : *traffic.input_splits;
+  const std::vector<int64_t>& output_splits =
+      traffic.output_splits == nullptr ? even : *traffic.output_splits;
+  // PyTorch's format of traces has -1 for a peer that nobody knows yet.
+  const int peer = traffic.peer == Traffic::kOwnRank       ? backend.getRank()
+                   : traffic.peer == Traffic::kUnknownRank ? -1
+                                                           : traffic.peer;
+  RECORD_PARAM_COMMS(std::make_tuple(static_cast<int64_t>(sequence), c10d::isP2POp(type)),
+                     std::make_tuple(backend.getGroupUid(), backend.getGroupDesc()), peer,
+                     std::string(colon == nullptr ? title : colon + 1), traffic.input_elements,
+                     traffic.output_elements, dtype, input_splits, output_splits, first, stride,
+                     backend.getSize());
+}
+
+}  // namespace
+
 int64_t ElementsOf(const std::vector<at::Tensor>& tensors) {
   int64_t elements = 0;
   for (const at::Tensor& tensor : tensors) elements += tensor.numel();
   return elements;
 }
 
-// An event record_param_comms, from which traces know sizes, group and sequence number.
-void RecordForProfiler(const WeftBackend& backend, c10d::OpType type, const char* title,
-                       uint64_t sequence, const std::vector<at::Tensor>& inputs) {
-  if (!at::hasCallbacks()) return;
-  const char* colon = std::strchr(title, ':');
-  const std::vector<Rank>& ranks = backend.ranks();
-  const int first = ranks[0].value();
-  const int stride = ranks.size() > 1 ? ranks[1].value() - first : 1;
-  const int64_t elements = ElementsOf(inputs);
-  RECORD_PARAM_COMMS(std::make_tuple(static_cast<int64_t>(sequence), c10d::isP2POp(type)),
-                     std::make_tuple(backend.getGroupUid(), backend.getGroupDesc()),
-                     backend.getRank(), std::string(colon == nullptr ? title : colon + 1), elements,
-                     elements, inputs.empty() ? at::kByte : inputs[0].scalar_type(),
-                     std::vector<int64_t>(), std::vector<int64_t>(), first, stride,
-                     backend.getSize());
-}
-
-}  // namespace
-
 Call::Call(WeftBackend& backend, c10d::OpType type, const char* title,
-           std::chrono::milliseconds timeout, const std::vector<at::Tensor>& inputs)
+           std::chrono::milliseconds timeout, const std::vector<at::Tensor>& inputs,
+           const Traffic& traffic)
     : communicator_(backend.communicator()), state_(std::make_shared<TransferState>()) {
   if (timeout <= std::chrono::milliseconds::zero()) timeout = backend.timeout_;
   state_->statistics = backend.statistics_;
@@ -51,7 +59,8 @@ Call::Call(WeftBackend& backend, c10d::OpType type, const char* title,
     std::lock_guard<std::mutex> lock(backend.mutex_);
     futures = backend.futures_;
   }
-  RecordForProfiler(backend, type, title, backend.sequence_.load() + 1, inputs);
+  RecordForProfiler(backend, type, title, backend.sequence_.load() + 1,
+                    inputs.empty() ? at::kByte : inputs[0].scalar_type(), traffic);
   work_ = c10::make_intrusive<WeftWork>(backend.getRank(), type, title, inputs, timeout, state_,
                                         std::move(futures));
 }

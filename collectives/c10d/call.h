@@ -17,12 +17,25 @@
 
 namespace weft::collectives {
 
+// What a profiler's event record_param_comms says of a call, as PyTorch's backend for NCCL counts.
+struct Traffic {
+  int64_t input_elements = 0, output_elements = 0;
+  // Group rank of the root, or of the other end of a message; kOwnRank: the call has neither.
+  static constexpr int kOwnRank = -1, kUnknownRank = -2;
+  int peer = kOwnRank;
+  // In rows, of an uneven all-to-all; null: none.
+  const std::vector<int64_t>* input_splits = nullptr;
+  const std::vector<int64_t>* output_splits = nullptr;
+};
+int64_t ElementsOf(const std::vector<at::Tensor>& tensors);
+
 class Call {
  public:
-  // `title` is a literal as the profiler shows it: "weft:all_reduce". `inputs` of this rank, for
-  // the profiler and the statistics.
+  // `title` is a literal as the profiler shows it: "weft:all_reduce". `inputs` of this rank and
+  // `traffic` are for the profiler, and the bytes of `inputs` for the statistics.
   Call(WeftBackend& backend, c10d::OpType type, const char* title,
-       std::chrono::milliseconds timeout, const std::vector<at::Tensor>& inputs);
+       std::chrono::milliseconds timeout, const std::vector<at::Tensor>& inputs,
+       const Traffic& traffic);
 
   Communicator& communicator() { return *communicator_; }
 

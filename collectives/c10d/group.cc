@@ -5,25 +5,80 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "collectives/c10d/store.h"
+#include "collectives/group_settings.h"
 #include "collectives/join.h"
 
 namespace weft::collectives {
 namespace {
 
+constexpr char kPgOptions[] = "weft.torch.Options";
+
 // What the settings allow.
-constexpr absl::Duration kTimeoutMax = absl::Hours(24);
+constexpr absl::Duration kTimeoutMin = absl::Milliseconds(100), kTimeoutMax = absl::Hours(24);
 
 absl::Status SetTimeouts(Settings& settings, std::chrono::milliseconds timeout) {
   if (timeout <= std::chrono::milliseconds::zero()) return absl::OkStatus();
-  const std::string text = absl::FormatDuration(std::min(absl::FromChrono(timeout), kTimeoutMax));
+  const std::string text =
+      absl::FormatDuration(std::clamp(absl::FromChrono(timeout), kTimeoutMin, kTimeoutMax));
   for (const char* name : {"collective.timeout", "store.timeout"}) {
     if (!settings.IsDefault(name)) continue;
     WEFT_RETURN_IF_ERROR(settings.Set(name, text, "the group's timeout"));
   }
   return absl::OkStatus();
+}
+
+// Settings of a group of `parent`'s, whose endpoint it shares.
+absl::StatusOr<GroupSettings> SettingsOfSubgroup(const WeftBackend& parent,
+                                                 const GroupOptions& options) {
+  const std::shared_ptr<Endpoint> endpoint = parent.endpoint();
+  if (endpoint == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("group \"", parent.name(), "\" was shut down"));
+  }
+  const Settings& shared = endpoint->settings();
+  Settings own = shared;
+  for (const std::string& pair : options.own_settings) {
+    WEFT_RETURN_IF_ERROR(own.SetPair(pair, kPgOptions));
+    const std::string name = pair.substr(0, pair.find('='));
+    if (GroupSettings::Has(name) || own.ValueText(name) == shared.ValueText(name)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "group \"", options.name, "\": ", kPgOptions, " set ", pair, ", but ", name,
+        " belongs to the default group, whose connections this one shares and which has \"",
+        shared.ValueText(name), "\": give it to init_process_group(). Of its own a group may have ",
+        GroupSettings::Names()));
+  }
+  return GroupSettings::From(own);
+}
+
+// Counts how often a rank has come to a group of this name at its store.
+std::string JoinedKey(int rank) { return absl::StrCat("weft/joined_by_", rank); }
+
+// The error of a meeting whose time has run out, with the ranks that have not come to it.
+absl::Status NameAbsent(Store& store, const GroupOptions& options, int64_t attempt,
+                        const absl::Status& late) {
+  constexpr size_t kNamed = 8;
+  constexpr absl::Duration kPatience = absl::Seconds(2);
+  const absl::Time start = absl::Now();
+  std::vector<int> absent;
+  for (int rank = 0; rank < options.size && absl::Now() - start < kPatience; ++rank) {
+    const absl::StatusOr<int64_t> came = store.Add(JoinedKey(rank), 0);
+    if (!came.ok()) break;
+    if (*came < attempt) absent.push_back(rank);
+  }
+  if (absent.empty()) return late;
+  const size_t named = std::min(absent.size(), kNamed);
+  const std::string names = absl::StrJoin(absent.begin(), absent.begin() + named, ", ");
+  const std::string more =
+      absent.size() > named ? absl::StrCat(" and ", absent.size() - named, " more") : "";
+  return absl::DeadlineExceededError(
+      absl::StrCat(absent.size() == 1 ? "rank " : "ranks ", names, more, " of ", options.size,
+                   absent.size() == 1 ? " has" : " have", " not come to group \"", options.name,
+                   "\" within ", absl::FormatDuration(options.settings.Duration("store.timeout"))));
 }
 
 absl::StatusOr<std::shared_ptr<Endpoint>> MakeEndpoint(const GroupOptions& options) {
@@ -35,11 +90,14 @@ absl::StatusOr<std::shared_ptr<Endpoint>> MakeEndpoint(const GroupOptions& optio
   join.environment->rank = Rank(options.rank);
   join.environment->world_size = options.size;
   // A store may outlive groups that met there before, under the same name.
-  WEFT_ASSIGN_OR_RETURN(int64_t attempt,
-                        join.store->Add(absl::StrCat("weft/joined_by_", options.rank), 1));
+  WEFT_ASSIGN_OR_RETURN(int64_t attempt, join.store->Add(JoinedKey(options.rank), 1));
   join.environment->job = absl::StrCat("weft/", attempt);
   join.wants_report = Logs(LogLevel::kDebug);
-  WEFT_ASSIGN_OR_RETURN(Job job, JoinJob(std::move(join)));
+  absl::StatusOr<Job> joined = JoinJob(std::move(join));
+  if (absl::IsDeadlineExceeded(joined.status())) {
+    return NameAbsent(*store, options, attempt, joined.status());
+  }
+  WEFT_ASSIGN_OR_RETURN(Job job, std::move(joined));
   store->ReturnStore();
   if (!job.report.empty()) WEFT_LOG_DEBUG(job.report);
   return job.endpoint;
@@ -94,6 +152,9 @@ absl::StatusOr<c10::intrusive_ptr<WeftBackend>> ProcessGroups::Make(GroupOptions
   if (parent == nullptr) parent = first;
   c10::intrusive_ptr<WeftBackend> group;
   if (is_default || parent == nullptr || parent->endpoint() == nullptr) {
+    for (const std::string& pair : options.own_settings) {
+      WEFT_RETURN_IF_ERROR(options.settings.SetPair(pair, kPgOptions));
+    }
     WEFT_ASSIGN_OR_RETURN(group, JoinGroup(std::move(options)));
     if (is_default) default_group_ = group;
   } else {
@@ -101,7 +162,8 @@ absl::StatusOr<c10::intrusive_ptr<WeftBackend>> ProcessGroups::Make(GroupOptions
     // go on.
     const std::string name =
         parent == first ? options.name : absl::StrCat(parent->name(), "/", options.name);
-    WEFT_ASSIGN_OR_RETURN(group, parent->Subgroup(name, options.global_ranks));
+    WEFT_ASSIGN_OR_RETURN(GroupSettings settings, SettingsOfSubgroup(*parent, options));
+    WEFT_ASSIGN_OR_RETURN(group, parent->Subgroup(name, options.global_ranks, std::move(settings)));
     group->setTimeout(options.timeout);
   }
   WeftBackend::Register(group, registry_);

@@ -29,6 +29,8 @@ struct GroupOptions {
   // Limit of waits; also of collectives and of the rendezvous, where the settings set none.
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
   Settings settings{LibrarySettings()};
+  // "name=value" each, over `settings`: what this group was asked to have.
+  std::vector<std::string> own_settings;
 };
 
 // A group with an endpoint of its own. Returns when all its processes are there, or
@@ -52,7 +54,9 @@ class GroupRegistry {
 // all processes make their groups in the same order.
 class ProcessGroups {
  public:
-  // As JoinGroup. kFailedPrecondition in a process that was forked while groups were alive.
+  // As JoinGroup. kFailedPrecondition in a process that was forked while groups were alive;
+  // kInvalidArgument where a group that shares the endpoint was asked to have a setting that
+  // belongs to that, with another value (group_settings.h).
   absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Make(GroupOptions options);
   // That are alive: not shut down. Also those that were made by split(), merge() and shrink().
   std::vector<c10::intrusive_ptr<WeftBackend>> Alive();

@@ -38,6 +38,10 @@ bool IsTimeout(absl::string_view message) {
          absl::StrContains(absl::AsciiStrToLower(message), "timed out");
 }
 
+absl::Status FailedWith(const std::string& message, absl::StatusCode code) {
+  return absl::Status(IsTimeout(message) ? absl::StatusCode::kDeadlineExceeded : code, message);
+}
+
 // Status of the exception that is being handled.
 absl::Status CurrentStatus(absl::string_view what) {
   auto text = [&](const c10::Error& error) {
@@ -48,13 +52,11 @@ absl::Status CurrentStatus(absl::string_view what) {
   } catch (const c10::NotImplementedError& error) {
     return absl::UnimplementedError(text(error));
   } catch (const c10::DistError& error) {
-    std::string message = text(error);
-    return IsTimeout(message) ? absl::DeadlineExceededError(message)
-                              : absl::UnavailableError(message);
-  } catch (const c10::Error& error) {
-    return absl::InternalError(text(error));
+    return FailedWith(text(error), absl::StatusCode::kUnavailable);
+  } catch (const c10::Error& error) {  // as which a FileStore's and a HashStore's times run out
+    return FailedWith(text(error), absl::StatusCode::kInternal);
   } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat(what, ": ", error.what()));
+    return FailedWith(absl::StrCat(what, ": ", error.what()), absl::StatusCode::kInternal);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "collectives/c10d/work.h"
 
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -24,6 +25,9 @@ constexpr absl::Duration kVerdictGrace = absl::Seconds(1);
 
 std::atomic<bool (*)()> interrupt_check{nullptr};
 
+// The thread that ends the process; none: the process goes on.
+std::atomic<std::thread::id> ending_thread{};
+
 // The lane whose thread this is.
 thread_local const void* current_lane = nullptr;
 
@@ -40,6 +44,15 @@ std::exception_ptr BackendError(const absl::Status& status) {
 }
 
 void SetInterruptCheck(bool (*interrupted)()) { interrupt_check.store(interrupted); }
+
+void BeginProcessEnd() { ending_thread.store(std::this_thread::get_id()); }
+
+void StayIfProcessEnds() {
+  const std::thread::id ending = ending_thread.load(std::memory_order_relaxed);
+  if (ending == std::thread::id() || ending == std::this_thread::get_id()) return;
+  if (current_lane != nullptr) return;  // it is joined before the interpreter goes
+  for (;;) pause();
+}
 
 bool TransferState::done() const {
   return std::all_of(works.begin(), works.end(), [](const WorkPtr& work) { return work->done(); });
@@ -135,6 +148,7 @@ bool WeftWork::wait(std::chrono::milliseconds timeout) {
   if (!is_own && absl::IsDeadlineExceeded(status) && WaitFor(kVerdictGrace).ok()) {
     status = absl::OkStatus();
   }
+  StayIfProcessEnds();
   if (!status.ok()) std::rethrow_exception(BackendError(status));
   if (std::exception_ptr error = exception()) std::rethrow_exception(error);
   return true;

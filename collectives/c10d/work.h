@@ -46,6 +46,13 @@ class FutureThreads;
 // any kind. Set once, before the first wait.
 void SetInterruptCheck(bool (*interrupted)());
 
+// The interpreter of this process ends, on the calling thread. From now on calls of a backend and
+// waits keep other threads, but for the futures', until the process is gone: CPython would end a
+// thread that comes back to it by unwinding its stack, for which C++ aborts the process.
+void BeginProcessEnd();
+// Returns, unless the calling thread is to be kept.
+void StayIfProcessEnds();
+
 class WeftWork final : public c10d::Work {
  public:
   // `title`: of the profiler's row, "weft:all_reduce"; a literal. `timeout`: of waits that name

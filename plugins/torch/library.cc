@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/library.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -10,6 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/settings.h"
@@ -19,6 +25,7 @@
 #include "collectives/c10d/work.h"
 #include "collectives/communicator.h"
 #include "collectives/data_type.h"
+#include "collectives/endpoint.h"
 #include "plugins/torch/interrupts.h"
 
 namespace weft::torch_plugin {
@@ -64,9 +71,7 @@ void CreateGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& carrier,
   if (default_group.has_value()) options.default_group = BackendOf(*default_group);
   options.timeout = std::chrono::milliseconds(timeout_ms);
   OrThrow(options.settings.SetFromEnvironment(/*strict=*/false));
-  for (const std::string& pair : settings) {
-    OrThrow(options.settings.SetPair(pair, "weft.torch.Options"));
-  }
+  options.own_settings = settings;
   auto group = Groups().Make(std::move(options));
   OrThrow(group.status());
   carrier->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, *group);
@@ -106,7 +111,48 @@ std::string SetPriority(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
               "\" is no priority; right are low, normal and high");
 }
 
-void ShutDownAll() { Groups().ShutDownAll(); }
+// At the end of the interpreter.
+void ShutDownAll() {
+  collectives::BeginProcessEnd();
+  Groups().ShutDownAll();
+}
+
+// By the ends of a link, "0 -> 1": what Endpoint::Describe() says of it, "shm ..., 4.2 GB sent".
+std::map<std::string, std::string> TextsOfLinks(const collectives::Endpoint& endpoint) {
+  std::map<std::string, std::string> texts;
+  const std::string description = endpoint.Describe();
+  for (absl::string_view line : absl::StrSplit(description, '\n')) {
+    if (!absl::ConsumePrefix(&line, "rank ")) continue;
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(line, absl::MaxSplits(": ", 1));
+    if (absl::StrContains(parts.first, " -> ")) texts.insert(parts);
+  }
+  return texts;
+}
+
+nlohmann::json LinksOf(const collectives::Endpoint& endpoint) {
+  const std::map<std::string, std::string> texts = TextsOfLinks(endpoint);
+  nlohmann::json links = nlohmann::json::array();
+  for (const auto& [peer, sends, counters] : endpoint.Counters()) {
+    const int from = (sends ? endpoint.rank() : peer).value();
+    const int to = (sends ? peer : endpoint.rank()).value();
+    const auto text = texts.find(absl::StrCat(from, " -> ", to));
+    const std::string said = text == texts.end() ? "" : text->second;
+    nlohmann::json link = {{"peer", peer.value()},
+                           {"sends", sends},
+                           {"transport", said.substr(0, said.find_first_of(" ,("))},
+                           {"messages", counters.messages_done},
+                           {"bytes", counters.bytes_done},
+                           {"outstanding", counters.outstanding()},
+                           {"waiting_for_peer", counters.waiting_for_peer()},
+                           {"repeats", counters.repeats},
+                           {"rtt_us", nullptr},
+                           {"text", said}};
+    if (counters.rtt_ns > 0) link["rtt_us"] = static_cast<double>(counters.rtt_ns) / 1e3;
+    links.push_back(std::move(link));
+  }
+  return links;
+}
 
 std::string StatisticsText() {
   nlohmann::json groups = nlohmann::json::array();
@@ -125,7 +171,7 @@ std::string StatisticsText() {
     groups.push_back({{"group", group->name()},
                       {"rank", group->getRank()},
                       {"ranks", ranks},
-                      {"links", endpoint == nullptr ? "" : endpoint->Describe()},
+                      {"links", endpoint == nullptr ? nlohmann::json::array() : LinksOf(*endpoint)},
                       {"calls", std::move(calls)}});
   }
   return groups.dump();

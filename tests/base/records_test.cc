@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/record_files.h"
+#include "base/settings.h"
 #include "base/trace.h"
 #include "tests/scratch_folder.h"
 
@@ -204,6 +205,35 @@ TEST(Records, OfProcessesThatAreGoneForAnHourAreRemovedByOneProcessInTenMinutes)
   EXPECT_THAT(JobsAfterOpen(folder), UnorderedElementsAre("old", "young", own));
   std::filesystem::last_write_time(folder / ".searched", now + std::chrono::hours(2));
   EXPECT_THAT(JobsAfterOpen(folder), UnorderedElementsAre("young", own));
+}
+
+TEST(Records, OfProcessesThatAreGoneAreBoundedInAllAndTheOldestGo) {
+  const ScratchFolder scratch;
+  const std::filesystem::path folder = scratch / "rings";
+  Settings settings{LibrarySettings()};
+  ASSERT_TRUE(settings.Set("records.folder", folder.string(), "test").ok());
+  ASSERT_TRUE(settings.Set("records.bytes", "8KiB", "test").ok());
+  ASSERT_TRUE(settings.Set("records.dead_bytes", "100KiB", "test").ok());  // three files of 32 KiB
+  const auto living = Records::FromSettings(settings, "living", 0, 1);
+  ASSERT_NE(living, nullptr);
+  for (const char* job : {"d", "a", "c", "b", "e"}) LeaveRecords(folder / job, 0);
+  // "a" was seen first, "e" last.
+  for (const std::string& path : RecordFilesIn(folder)) {
+    const std::string job = std::filesystem::path(path).filename().string();
+    if (job[0] == 'l') continue;
+    const int64_t seen_ns = SystemClock::Nanoseconds() - int64_t{1'000'000'000} * ('z' - job[0]);
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(offsetof(RecordFileHeader, alive_ns));
+    file.write(reinterpret_cast<const char*>(&seen_ns), sizeof(seen_ns));
+  }
+  const auto other = Records::FromSettings(settings, "other", 0, 1);
+  ASSERT_NE(other, nullptr);
+  std::vector<std::string> jobs;
+  for (const std::string& path : RecordFilesIn(folder)) {
+    const std::string name = std::filesystem::path(path).filename().string();
+    jobs.push_back(name.substr(0, name.find('-')));
+  }
+  EXPECT_THAT(jobs, UnorderedElementsAre("c", "d", "e", "living", "other"));
 }
 
 TEST(Records, AreForTheirUserAlone) {

@@ -3,6 +3,9 @@ result where Gloo has it, else beside the definition."""
 
 import installed
 
+import json
+import pathlib
+import tempfile
 import threading
 import unittest
 from datetime import timedelta
@@ -481,9 +484,56 @@ def threads_wait_for_one_work(rank: int) -> None:
     assert waits == [True] * 90, waits
 
 
+def profiled(rank: int) -> None:
+    """Each kind's event record_param_comms has its numbers, as PyTorch's backend for NCCL counts."""
+    size, after = dist.get_world_size(), (rank + 1) % dist.get_world_size()
+    before, root = (rank - 1) % size, size - 1
+    whole, part = torch.ones(6 * size), torch.ones(6)
+    parts = list(whole.split(6))
+    uneven = [r + 1 for r in range(size)]  # rows to rank r; from each the own number
+    calls = {  # elements in, elements out, what else its event has
+        "all_reduce": (lambda: dist.all_reduce(part), 6, 6, {}),
+        "broadcast": (lambda: dist.broadcast(part, root), 6, 6, {}),
+        "reduce": (lambda: dist.reduce(part, root), 6, 6, {}),
+        "all_gather": (lambda: dist.all_gather_into_tensor(whole, part), 6, 6 * size, {}),
+        "all_gather of a list": (lambda: dist.all_gather(parts, part), 6, 6 * size, {}),
+        "reduce_scatter": (lambda: dist.reduce_scatter_tensor(part, whole), 6 * size, 6, {}),
+        "reduce_scatter of a list": (lambda: dist.reduce_scatter(part, parts), 6 * size, 6, {}),
+        "gather": (lambda: dist.gather(part, parts if rank == root else None, root), 6, 6 * size, {}),
+        "scatter": (lambda: dist.scatter(part, parts if rank == root else None, root), 6 * size, 6, {}),
+        "all_to_all": (
+            lambda: dist.all_to_all_single(torch.empty(size * (rank + 1)), torch.ones(sum(uneven)),
+                                           [rank + 1] * size, uneven),
+            sum(uneven), size * (rank + 1),
+            {"In split size": str(uneven), "Out split size": str([rank + 1] * size)}),
+        "barrier": (dist.barrier, 0, 0, {"dtype": "Byte"}),
+    }
+    if size > 1:
+        messages = []
+        calls["send"] = (lambda: messages.append(dist.isend(part, after)), 6, 6, {"Dst Rank": after})
+        calls["recv"] = (lambda: messages.append(dist.irecv(torch.empty(6), before)), 6, 6,
+                         {"Src Rank": before})
+        calls["barrier "] = (lambda: [work.wait() for work in messages] and dist.barrier(), 0, 0,
+                             {"dtype": "Byte"})
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for call, *_ in calls.values():
+            call()
+    with tempfile.NamedTemporaryFile(suffix=".json") as trace:
+        profile.export_chrome_trace(trace.name)
+        written = json.loads(pathlib.Path(trace.name).read_text())
+    events = [event["args"] for event in written["traceEvents"]
+              if event["name"] == "record_param_comms"]
+    assert len(events) == len(calls), events
+    for (name, (_, inside, outside, more)), event in zip(calls.items(), events, strict=True):
+        wanted = {"Collective name": name.split()[0], "In msg nelems": inside,
+                  "Out msg nelems": outside, "Group size": size, "dtype": "Float", **more}
+        got = {key: event.get(key) for key in wanted}
+        assert got == wanted, f"{name}: {got}, where {wanted} is right"
+
+
 EVERYTHING = (reduced_types, premultiplied_sum, beyond_gloo, moved_types, shapes, large, non_contiguous,
               uneven_lists, gathers_rows, exchanges, prioritises, coalesced, sparse, objects, works_and_futures,
-              threads_wait_for_one_work, groups, allocates, wrong_arguments)
+              threads_wait_for_one_work, profiled, groups, allocates, wrong_arguments)
 
 
 class Collectives(unittest.TestCase):

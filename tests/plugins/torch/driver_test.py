@@ -11,8 +11,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 import urllib.request
+from unittest import mock
 
 sys.path.append(str(installed.SOURCE / "tests/tools/run"))
 from processes import until  # noqa: E402
@@ -186,6 +188,16 @@ class ReportTest(unittest.TestCase):
         self.store.values["driver/host/a"] = other
         self.assertFalse(self.host._write(self.text(2)))
         self.assertEqual(self.store.values["driver/host/a"], other)
+
+    def test_a_host_without_weft_executor_is_untested_and_has_not_failed(self):
+        self.host._changed, self.host._urgent = threading.Condition(), False
+        with mock.patch.dict(os.environ, PATH=""):
+            self.host._test(3)
+        self.assertEqual(
+            {name: self.host._report[name] for name in ("test", "passed", "untested", "test_text")},
+            {"test": 3, "passed": False, "untested": True,
+             "test_text": "there is no weft-executor in PATH"})
+        self.assertTrue(self.host._urgent)
 
 
 if __name__ == "__main__":

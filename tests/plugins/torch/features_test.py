@@ -5,6 +5,8 @@ With two ranks a sum has one order, so that losses are equal to the bit; with fo
 
 import installed
 
+import os
+import shutil
 import tempfile
 import unittest
 
@@ -173,7 +175,29 @@ def compiled(rank: int) -> list[float]:
     return losses + train(module, sgd(module), rank)
 
 
+def compiled_by_inductor(rank: int) -> list[float]:
+    """As compiled(), to machine code: a function of collectives, and training by DDP."""
+    size = dist.get_world_size()
+
+    @torch.compile(fullgraph=True)
+    def step(x):
+        return functional.all_reduce(x * 2, "sum", list(range(size))) + 1
+
+    value = step(torch.full((4,), float(rank + 1)))
+    assert value.eq(size * (size + 1) + 1).all(), value
+    module = torch.compile(DistributedDataParallel(model_without_unused()))
+    return train(module, sgd(module), rank)
+
+
 class Features(BesideGloo):
+    @installed.takes_long
+    def test_compiled_by_inductor_on_2_ranks(self):
+        if shutil.which("g++") is None:
+            self.skipTest("there is no g++")
+        with tempfile.TemporaryDirectory(prefix="weft-inductor-") as folder:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+            self.compare(2, compiled_by_inductor)
+
     def test_sharded_in_replicas_on_4_ranks(self):
         self.compare(4, sharded_in_replicas)
 

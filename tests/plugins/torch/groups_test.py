@@ -63,6 +63,40 @@ def survive(rank: int, body) -> None:
         others.wait([key])
 
 
+def refused(call) -> str:
+    try:
+        call()
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("it was not refused")
+
+
+def has_options_of_its_own(rank: int) -> None:
+    def made(**settings):
+        return dist.new_group(pg_options=weft.torch.Options(settings=settings))
+
+    problem = refused(lambda: made(transport="tcp"))
+    assert "transport=tcp" in problem and "init_process_group()" in problem, problem
+    assert "collective.timeout, collective.algorithm" in problem, problem
+    problem = refused(lambda: made(**{"collective.algorithm": "pigeon"}))
+    assert "pigeon" in problem, problem
+    expect(total(rank, made(transport="auto")), 15.0, "with what the default group has")
+    own = {"collective.timeout": "300ms", "collective.algorithm": "ring"}
+    brief = made(**own)
+    expect(total(rank, brief), 15.0, "with its own")
+    meet(rank)
+    # Its calls end in its time, and name the rank that they wait for and its algorithm.
+    if rank != LEFT_OUT:
+        start = time.monotonic()
+        problem = refused(lambda: dist.all_reduce(torch.ones(3), group=brief))
+        assert f"rank {LEFT_OUT} has not called it" in problem and ", ring)" in problem, problem
+        assert time.monotonic() - start < 30, problem
+    everybody = store().clone()
+    everybody.add("have ended", 1)
+    while everybody.add("have ended", 0) < 4:
+        time.sleep(0.01)
+
+
 def splits(rank: int) -> None:
     world = dist.group.WORLD
     evens = world.split_group([0, 2], group_name="evens")
@@ -214,6 +248,9 @@ class Groups(unittest.TestCase):
     def test_of_a_small_job_need_one_connection_a_rank_to_pytorchs_store(self):
         # 16: of one more than 8, the first all-reduce goes to ranks that are no neighbours in a ring.
         installed.fork_ranks(16, start_at_a_store_of_pytorch)
+
+    def test_have_the_options_that_they_are_given_or_say_why_not(self):
+        installed.fork_ranks(4, has_options_of_its_own, dying=LEFT_OUT)
 
     def test_split(self):
         installed.fork_ranks(4, splits)

@@ -14,7 +14,6 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(installed.SOURCE, "tests/fabric")))
 import netns  # noqa: E402
 
-LINK = re.compile(r"rank (\d+) -> (\d+): (\w+)")
 PROGRAM = r"""
 import json, os
 import torch, torch.distributed as dist
@@ -41,7 +40,7 @@ for step in range(4):
 links = []
 if backend == "weft":
     import weft.torch
-    links = [link for group in weft.torch.statistics() for link in group["links"].splitlines()]
+    links = [link for group in weft.torch.statistics() for link in group["links"]]
 print("result " + json.dumps({"rank": rank, "sum": torch.equal(large, right),
                               "rows": [row[0].item() for row in rows], "losses": losses,
                               "links": links}), flush=True)
@@ -85,13 +84,12 @@ class Hosts(unittest.TestCase):
             self.assertEqual(ours["rows"], [0.0, 1.0, 2.0, 3.0])
             for ours_loss, their_loss in zip(ours["losses"], theirs["losses"], strict=True):
                 self.assertAlmostEqual(ours_loss, their_loss, delta=1e-5 * abs(their_loss))
-            # "rank 0 -> 2: tcp 10.1.0.1:52748 -> ...", among lines of other kinds
-            links = [match for match in map(LINK.match, ours["links"]) if match]
-            for link in links:
-                source, target, transport = link.groups()
-                same_host = int(source) // 2 == int(target) // 2
-                self.assertEqual(transport, inside if same_host else between, link.string)
-            self.assertGreaterEqual(len(links), 2, ours["links"])
+            for link in ours["links"]:
+                same_host = rank // 2 == link["peer"] // 2
+                self.assertEqual(link["transport"], inside if same_host else between, link)
+                self.assertEqual(link["outstanding"], 0, link)
+            moved = [link for link in ours["links"] if link["bytes"] > 0]
+            self.assertTrue({True, False} <= {link["sends"] for link in moved}, ours["links"])
 
     def test_tcp_and_multipath_between_them(self):
         with netns.Fabric(leaves=2, spines=2, hosts_per_leaf=1) as fabric:

@@ -14,12 +14,17 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import unittest
 
 SOURCE = pathlib.Path(os.environ["WEFT_SOURCE"])
 sys.path.append(str(SOURCE / "tests"))
 from ports import free_port  # noqa: E402
 BUILD = pathlib.Path(os.environ["WEFT_BIN"]).parent
 LIMIT = 240.0  # seconds; a bound on hangs alone
+
+
+# Of tests that take minutes, for which CI has no time.
+takes_long = unittest.skipUnless(os.environ.get("WEFT_TEST_LONG"), "takes minutes: WEFT_TEST_LONG=1")
 
 
 def skip(reason: str):

@@ -36,9 +36,9 @@ meet("all have links, and nothing is under way")
 """
 
 
-def run(test: unittest.TestCase, size: int, text: str, statuses=None) -> list[str]:
+def run(test: unittest.TestCase, size: int, text: str, statuses=None, **environment) -> list[str]:
     """What each rank printed; `statuses`: right exit statuses, else all 0."""
-    with installed.programs(size, HEAD + text) as ranks:
+    with installed.programs(size, HEAD + text, **environment) as ranks:
         ended = [rank.wait() for rank in ranks]
         outputs = [rank.output() for rank in ranks]
     test.assertEqual(ended, statuses or [0] * size, "\n".join(outputs))
@@ -165,6 +165,48 @@ except dist.DistBackendError as error:
                 self.assertEqual(rank.wait(), 0, rank.output())
                 self.assertRegex(rank.output(), r"error: weft: .*rank 2 ")
                 self.assertRegex(rank.output(), r"again: weft: .*rank 2 ")
+
+
+    def test_while_daemon_threads_wait_or_call(self):
+        # CPython ends a thread that comes back to it then by unwinding it, for which C++ aborts.
+        run(self, 2, """
+import threading
+group = dist.new_group()
+def waits():
+    dist.all_reduce(ones.clone())
+def calls():
+    while True:
+        dist.all_reduce(ones.clone(), group=group)
+threading.Thread(target=calls, daemon=True).start()
+if rank == 0:
+    threading.Thread(target=waits, daemon=True).start()
+store.add("threads run", 1)
+while store.add("threads run", 0) < 2:
+    time.sleep(0.01)
+time.sleep(0.3 * (rank + 1))  # of rank 1 both threads hear that rank 0 has gone
+""")
+
+
+class Meeting(unittest.TestCase):
+    def test_names_the_rank_that_does_not_come(self):
+        with installed.programs(2, """
+import os, time
+from datetime import timedelta
+import torch.distributed as dist
+start = time.monotonic()
+try:
+    dist.init_process_group("weft", init_method=os.environ["STORE"], rank=int(os.environ["RANK"]),
+                            world_size=3, timeout=timedelta(seconds=2))
+except dist.DistBackendError as error:
+    print("error:", error)
+print("after", int(time.monotonic() - start))
+""") as ranks:
+            for rank in ranks:
+                self.assertEqual(rank.wait(), 0, rank.output())
+                self.assertIn('error: weft: DEADLINE_EXCEEDED: rank 2 of 3 has not come to group "',
+                              rank.output())
+                self.assertIn(" within 2s", rank.output())
+                self.assertRegex(rank.output(), "after [2-5]\n")
 
 
 class Timeout(unittest.TestCase):
@@ -361,6 +403,10 @@ class Leak(unittest.TestCase):
             for name in left:
                 self.assertRegex(name, r"\.weft$")
                 self.assertLessEqual(os.path.getsize(name), 512 << 10)
+            # The next one that starts keeps of them what it is allowed to.
+            room = max(os.path.getsize(name) for name in left) + 1
+            run(self, 1, "", WEFT_RECORDS_FOLDER=rings, WEFT_RECORDS_DEAD_BYTES=str(room))
+            self.assertEqual(len({name for name in left if os.path.exists(name)}), 1)
 
 
 if __name__ == "__main__":

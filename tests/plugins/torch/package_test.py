@@ -3,6 +3,8 @@
 
 import installed
 
+import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import re
@@ -63,9 +65,51 @@ class Wheel(unittest.TestCase):
             with zipfile.ZipFile(wheel) as archive:
                 (name,) = [n for n in archive.namelist() if n.endswith("METADATA")]
                 text = archive.read(name).decode()
-            self.assertRegex(wheel.name, r"^weft-[0-9.]+-py3-none-linux_\w+\.whl$")
+            self.assertRegex(wheel.name, r"^weft-[0-9.]+-py3-none-manylinux_2_\d+_\w+\.whl$")
         self.assertIn(f"\nRequires-Dist: torch=={_library.TORCH}.*\n", text)
         self.assertIn(f"\nVersion: {_version_of_the_programs()}\n", text)
+
+
+    def test_its_platform_has_every_symbol_that_it_asks_of_the_c_libraries(self):
+        with tempfile.TemporaryDirectory() as folder:
+            glibc = int(re.search(r"manylinux_2_(\d+)_", installed.make_wheel(
+                pathlib.Path(folder)).name)[1])
+        asked = subprocess.run(["readelf", "-WV", *LIBRARIES], capture_output=True, text=True,
+                               check=True).stdout
+        self.assertLessEqual(max(map(int, re.findall(r"Name: GLIBC_2\.(\d+)", asked))), glibc)
+        # libstdc++ of GCC 11 and 12, which came with these C libraries (the policies of PEP 600).
+        cxx = max(map(int, re.findall(r"Name: GLIBCXX_3\.4\.(\d+)", asked)))
+        self.assertLessEqual({29: 34, 30: 35}.get(cxx, 0 if cxx < 29 else 99), glibc)
+
+    def test_its_libraries_have_no_debugging_information(self):
+        for library in LIBRARIES:
+            sections = subprocess.run(["readelf", "-SW", library], capture_output=True, text=True,
+                                      check=True).stdout
+            self.assertNotIn(".debug_", sections, library.name)
+            self.assertNotIn(".symtab", sections, library.name)
+
+    def test_it_says_whose_work_it_holds(self):
+        info = importlib.metadata.distribution("weft")
+        files = {str(path) for path in info.files}
+        for name in info.metadata.get_all("License-File"):
+            self.assertIn(f"weft-{info.version}.dist-info/licenses/{name}", files)
+        texts = {path.name: path.read_text() for path in
+                 (SITE / f"weft-{info.version}.dist-info/licenses/third_party").iterdir()}
+        for name, licence in (("libsodium", "ISC"), ("libhiredis", "Salvatore"), ("libabsl", "Apache"),
+                              ("nlohmann-json", "Expat"), ("libtoml11", "Permission is hereby granted")):
+            (text,) = (text for file, text in texts.items()
+                       if file.startswith(name) and not (name == "libabsl" and "-dev" in file))
+            self.assertIn(licence, text, name)
+        for field in ("Author", "Summary", "License-Expression", "Description-Content-Type"):
+            self.assertTrue(info.metadata[field], field)
+        self.assertIn('init_process_group("weft")', info.metadata.get_payload())
+        self.assertIn("Typing :: Typed", info.metadata.get_all("Classifier"))
+
+    @unittest.skipUnless(importlib.util.find_spec("mypy"), "there is no mypy in this Python")
+    def test_its_types_are_right(self):
+        done = run("from mypy.__main__ import console_entry; import sys; "
+                   "sys.argv = ['mypy', '-p', 'weft', '--no-incremental']; console_entry()")
+        self.assertEqual(done.returncode, 0, done.stdout)
 
 
 def _version_of_the_programs() -> str:
@@ -85,6 +129,16 @@ class Import(unittest.TestCase):
                    "t = torch.ones(3); dist.all_reduce(t)\n"
                    "print(dist.get_backend(), t.sum().item())")
         self.assertEqual((done.returncode, done.stdout.split()), (0, ["weft", "3.0"]), done.stderr)
+
+    def test_each_module_of_pytorch_that_loads_torchruns_handlers_can_come_first(self):
+        # They import torch.distributed.elastic.rendezvous, which loads our entry points amid that.
+        for module in ("checkpoint", "run", "elastic.agent.server.local_elastic_agent",
+                       "elastic.rendezvous.registry", "launcher.api"):
+            done = run(f"import torch.distributed.{module}\n"
+                       "from torch.distributed.elastic.rendezvous import rendezvous_handler_registry\n"
+                       "print(*sorted(rendezvous_handler_registry._registry))")
+            self.assertEqual((done.returncode, done.stderr), (0, ""), module)
+            self.assertTrue({"weft", "weft-driver"} <= set(done.stdout.split()), done.stdout)
 
     def test_it_opens_no_library_before_a_group_is_made(self):
         done = run("import torch, weft.torch\n"

@@ -192,9 +192,10 @@ class Client:
     def from_environment(cls, connect_timeout: float | None = 300.0) -> "Client":
         """The store of a rank of weft-run (WEFT_STORE)."""
         get = os.environ.get
-        if not get("WEFT_STORE"):
+        address = get("WEFT_STORE")
+        if not address:
             raise ValueError("WEFT_STORE is not set: this process is no rank of weft-run")
-        return cls(get("WEFT_STORE"), secret=get("WEFT_JOB_SECRET", ""),
+        return cls(address, secret=get("WEFT_JOB_SECRET", ""),
                    job=get("WEFT_JOB_ID", "")[:96], rank=int(get("RANK", "-1")),
                    generation=int(get("WEFT_GENERATION", "0")),
                    reconnect=parse_duration(get("WEFT_STORE_PATIENCE", "2s")),

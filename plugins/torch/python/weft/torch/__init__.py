@@ -10,6 +10,7 @@ Importing this module registers the backend, and the stores of init_method="weft
 """
 
 import json
+from typing import TypedDict
 
 from weft import __version__
 from weft._registration import register
@@ -22,18 +23,43 @@ register()
 
 from weft.torch import rendezvous as _rendezvous  # noqa: E402
 
-__all__ = ["Options", "__version__", "all_gather_v", "exchange", "priority", "set_priority",
-           "statistics"]
+__all__ = ["CallStatistics", "GroupStatistics", "LinkStatistics", "Options", "__version__",
+           "all_gather_v", "exchange", "priority", "set_priority", "statistics"]
 
 
-def statistics() -> list[dict]:
-    """What this process's groups have done so far; one object a group that is alive.
+class CallStatistics(TypedDict):
+    """Of one kind of call."""
 
-    group: its name. rank: of this process in it. ranks: of its members in the default group
-    that was made first, which shrink_group() may have replaced.
-    links: a line for each connection, for people. calls: by kind of call ("all_reduce") calls that
-    have ended, failures among them, bytes of this rank's tensors, and seconds from call to
-    completion, added up. A call counts once somebody has seen its end: wait(), is_completed() or
-    its future.
-    """
+    calls: int  # that have ended: once wait(), is_completed() or the future has seen it
+    failures: int  # among them
+    bytes: int  # of this rank's tensors
+    seconds: float  # from call to completion, added up
+
+
+class LinkStatistics(TypedDict):
+    """Of one connection, which carries messages one way; groups of one default group share them."""
+
+    peer: int  # rank in the default group that was made first
+    sends: bool  # to the peer; else from it
+    transport: str  # "shm", "tcp", "multipath", "verbs", "ucx"
+    messages: int  # that have ended
+    bytes: int  # of messages that ended well
+    outstanding: int  # messages that are posted and have not ended
+    waiting_for_peer: int  # among them those whose other end is not posted
+    repeats: int  # packets or pieces that were sent again, sockets that were replaced
+    rtt_us: float | None  # smoothed; None where the transport does not measure it
+    text: str  # all of it, for people
+
+
+class GroupStatistics(TypedDict):
+    group: str  # its name
+    rank: int  # of this process in it
+    ranks: list[int]  # of its members, in the default group that was made first
+    links: list[LinkStatistics]
+    calls: dict[str, CallStatistics]  # by kind: "all_reduce"
+
+
+def statistics() -> list[GroupStatistics]:
+    """What this process's groups have done so far; one object a group that is alive. [] where none
+    is. Raises ImportError where the library does not load."""
     return json.loads(_library.operators().statistics())

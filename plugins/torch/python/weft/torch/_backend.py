@@ -19,7 +19,9 @@ class Options:
 
     settings: settings of Weft by name, as docs/settings.md lists them; they override the
         environment's. Of a default group they hold for all groups that share its connections:
-        Options(settings={"transport": "tcp", "tcp.sockets": 4}).
+        Options(settings={"transport": "tcp", "tcp.sockets": 4}). Of those groups each may have its
+        own collective.algorithm, collective.algorithm_by_kind, collective.timeout,
+        verify.schedules and verify.buffers; others are refused, unless the default group has them.
     """
 
     settings: Mapping[str, object] = dataclasses.field(default_factory=dict)

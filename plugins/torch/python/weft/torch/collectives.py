@@ -75,11 +75,20 @@ def all_gather_v(tensor: torch.Tensor, rows: Sequence[int] | None = None,
 
 def exchange(sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor],
              group: dist.ProcessGroup | None = None, tag: int = 0) -> None:
-    """Sends to some ranks and receives from some, all at once.
+    """Sends to some ranks and receives from some, all at once; returns when all are done.
 
-    sends, receives: by group rank; receives are filled in place. All messages are posted before
-        any is waited for, so that no order of ranks can deadlock. Every send needs its receive on
-        the other side, of the same size and type.
+    sends: by group rank of the receiver; tensors in host memory, of any shape and type.
+    receives: by group rank of the sender; filled in place. Of the same number of bytes as the tensor
+        that the sender has for this rank: shapes and types are not sent along, so that [2, 3]
+        fills [6], row by row.
+    tag: messages of one pair of ranks match by it, and among equal tags in their order.
+
+    All messages are posted before any is waited for, so that no order of ranks can deadlock. Every
+    send needs its receive on the other side. Other calls of the group may be under way.
+
+    Raises ValueError for a rank that is not of the group, or this rank itself; and
+    torch.distributed.DistBackendError, which names the rank, where a peer is gone, sends another
+    number of bytes, or does not take part within the group's timeout.
     """
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     for peer in (*sends, *receives):

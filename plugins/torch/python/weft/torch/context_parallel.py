@@ -26,11 +26,12 @@ _SEQUENCE = 2  # the dimension: queries, keys and values are [batch, heads, sequ
 def enable() -> None:
     """Makes context_parallel() take the CPU's attention kernel; again: does nothing. Call it before
     context_parallel()."""
-    _ring.custom_ops[_FORWARD] = _forward
-    _ring.custom_ops[_BACKWARD] = _backward
+    table: dict[object, object] = _ring.custom_ops  # type: ignore[assignment]  # as of one function
+    table[_FORWARD] = _forward
+    table[_BACKWARD] = _backward
 
 
-def _forward(_call, arguments, named) -> tuple[DTensor, DTensor]:
+def _forward(_call, arguments, named) -> tuple[DTensor, ...]:
     query, key, value, dropout, causal, scale = _bound(arguments, named, tensors=3)
     outputs = _ring._templated_ring_attention(
         _group_of(query), _SEQUENCE, _FORWARD, _local(query), _local(key), _local(value),
@@ -38,7 +39,7 @@ def _forward(_call, arguments, named) -> tuple[DTensor, DTensor]:
     return tuple(_distributed(output, query) for output in outputs)
 
 
-def _backward(_call, arguments, named) -> tuple[DTensor, DTensor, DTensor]:
+def _backward(_call, arguments, named) -> tuple[DTensor, ...]:
     *tensors, dropout, causal, scale = _bound(arguments, named, tensors=6)
     gradient, query, key, value, output, logsumexp = map(_local, tensors)
     like = tensors[1]
@@ -48,10 +49,11 @@ def _backward(_call, arguments, named) -> tuple[DTensor, DTensor, DTensor]:
     return tuple(_distributed(gradient, like) for gradient in gradients)
 
 
-def _bound(arguments, named, tensors: int) -> tuple:
+def _bound(arguments: tuple, named: dict, tensors: int) -> tuple:
     """The tensors, then probability of dropout, whether causal, and scale."""
     given = arguments[tensors:]
-    dropout, causal = (*given, *(0.0, False)[len(given):])
+    dropout = given[0] if given else 0.0
+    causal = given[1] if len(given) > 1 else False
     if named.get("attn_mask") is not None:
         raise NotImplementedError("context parallel takes no attn_mask: only is_causal=True")
     return (*arguments[:tensors], dropout, causal, named.get("scale"))

@@ -12,7 +12,7 @@ that fail, self-tests, spares, hosts that are lost, eviction by hand, and what a
 
 The secret comes from WEFT_JOB_SECRET. --rdzv-conf takes host= (this host's name in the job; default:
 its own), address= (where others reach it), rack= and join_timeout= (seconds for the driver to be
-there, 300). Installing the wheel registers it, by the entry point torchrun.handlers.
+there, 300). Installing the wheel registers it (weft/_torchrun.py).
 """
 
 import json
@@ -25,6 +25,7 @@ import subprocess
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -34,6 +35,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousGracefulExitError,
     RendezvousHandler,
     RendezvousInfo,
+    RendezvousParameters,
     RendezvousStoreInfo,
 )
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
@@ -48,17 +50,15 @@ _SELF_TEST_S = 60
 _DRIVER_BACK_S = 120  # in which a driver that died comes back
 _STATE, _HOSTS, _BELL = "driver/state", "driver/hosts", "driver/bell"
 _CAUSE_MOST = 500  # characters
+_Round = tuple[int, ...]
 
 
-def get_handler():
-    """What torchrun loads: from RendezvousParameters to a RendezvousHandler."""
-    return _create
-
-
-def _create(params):
+def create(params: RendezvousParameters) -> RendezvousHandler:
+    """A host of the job that the driver at params.endpoint has. Raises RendezvousConnectionError where
+    no driver of that job answers within join_timeout, or it runs without --ranks 1."""
     host, port = parse_rendezvous_endpoint(params.endpoint, default_port=_DEFAULT_PORT)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    timeout = params.get_as_int("join_timeout", _DEFAULT_TIMEOUT_S)
+    timeout = params.get_as_int("join_timeout", _DEFAULT_TIMEOUT_S) or _DEFAULT_TIMEOUT_S
     name = params.get("host", socket.gethostname())
     try:
         client = Client(address, secret=os.environ.get("WEFT_JOB_SECRET", ""), job=params.run_id,
@@ -95,7 +95,7 @@ def _watch_workers(take) -> None:
             take(result)
         return result
 
-    LocalElasticAgent._monitor_workers = watched
+    LocalElasticAgent._monitor_workers = watched  # type: ignore[method-assign]
 
 
 class DriverRendezvousHandler(RendezvousHandler):
@@ -110,16 +110,16 @@ class DriverRendezvousHandler(RendezvousHandler):
             raise RendezvousConnectionError("weft-driver has to run with --ranks 1: to it, the "
                                             "workers of a torchrun are one rank")
         self._lease = self._state["lease"] / 1e6
-        self._report = {
+        self._report: dict[str, Any] = {
             "incarnation": 1, "writer": secrets.token_hex(16), "beat": 0, "address": address,
-            "rack": rack, "agent": "", "agent_token": "", "pid": os.getpid(), "leaves": False,
+            "rack": rack, "lease": self._state["lease"], "agent": "", "agent_token": "", "pid": os.getpid(), "leaves": False,
             "over": False, "spares": 0, "bytes": 0, "ranks": [], "test": 0, "passed": False,
-            "test_text": "", "replay": 0, "digests": [], "replay_text": "", "findings": [],
+            "untested": False, "test_text": "", "replay": 0, "digests": [], "replay_text": "", "findings": [],
             "recoveries": []}
-        self._round = None         # generations of all ranks, that the workers run in
+        self._round: _Round | None = None  # generations of all ranks, that the workers run in
         self._node = -1            # of that round
         self._result = None        # of the workers, once they have ended
-        self._problem = None       # why this host is out
+        self._problem: str | None = None  # why this host is out
         self._urgent = self._ends = False
         self._contact = time.monotonic()
         self._told = b""
@@ -147,25 +147,27 @@ class DriverRendezvousHandler(RendezvousHandler):
             ended = self._round is not None and self._result is not None
             if ended:
                 self._tell_end(end_text(self._result))
-            node, before, self._round, self._result = self._node, self._round, None, None
+            node, before = self._node, self._round
+            self._round = self._result = None
             while True:
                 self._raise_if_out()
                 current = self._current()
                 # An end that the driver has not answered yet begins a new round once more.
-                answered = not (ended and current is not None and current[0] == node
-                                and current[1][node] == before[node])
+                answered = not (ended and current is not None and before is not None
+                                and current[0] == node and current[1][node] == before[node])
                 if current is not None and current[1] != before and answered:
                     break
                 self._changed.wait(1)
-            self._node, self._round = current
+            self._node, now = current
+            self._round = now
             self._report["ranks"] = [self._rank(alive=True, end="")]
             self._urgent = True
             self._changed.notify_all()
-        name = "torch/" + ".".join(map(str, self._round))
+        name = "torch/" + ".".join(map(str, now))
         store = dist.PrefixStore(name, Store(self._client, timedelta(seconds=_DEFAULT_TIMEOUT_S)))
         address = self._report["address"]
         where = RendezvousStoreInfo.build(self._node, store, local_addr=address)
-        return RendezvousInfo(store, self._node, len(self._round), where)
+        return RendezvousInfo(store, self._node, len(now), where)
 
     def is_closed(self) -> bool:
         with self._changed:
@@ -213,7 +215,7 @@ class DriverRendezvousHandler(RendezvousHandler):
         me = self._me()
         return -1 if me is None or me["evicted"] else me["node"]
 
-    def _current(self):
+    def _current(self) -> tuple[int, _Round] | None:
         """The node of this host and the generations of all ranks, where all ought to run."""
         ranks, node = self._state["job"]["ranks"], self._place()
         if node < 0 or not all(rank["runs"] for rank in ranks):
@@ -237,7 +239,8 @@ class DriverRendezvousHandler(RendezvousHandler):
     # ---- What the driver is told
 
     def _rank(self, alive: bool, end: str) -> dict:
-        return {"rank": self._node, "generation": self._round[self._node], "pid": os.getpid(),
+        generation = -1 if self._round is None else self._round[self._node]
+        return {"rank": self._node, "generation": generation, "pid": os.getpid(),
                 "alive": alive, "end": end, "step": -1, "errors": []}
 
     def _tell_end(self, end: str) -> None:
@@ -312,6 +315,8 @@ class DriverRendezvousHandler(RendezvousHandler):
                 continue
             with self._changed:
                 self._state = json.loads(value)
+                self._report["lease"] = self._state["lease"]
+                self._lease = self._state["lease"] / 1e6
                 me = self._me()
                 test = 0 if me is None else me["test"]
                 self._changed.notify_all()
@@ -319,18 +324,22 @@ class DriverRendezvousHandler(RendezvousHandler):
                 self._test(test)
 
     def _test(self, number: int) -> None:
-        """The host's self-test, by weft-executor where there is one."""
+        """The host's self-test, by weft-executor. Where there is none, nothing is known of the host,
+        and the driver is told so."""
         executor = shutil.which("weft-executor")
-        passed, text = False, "there is no weft-executor in PATH to test this host"
+        passed, untested, text = False, executor is None, "there is no weft-executor in PATH"
         if executor:
             try:
                 done = subprocess.run([executor, "--self-test"], capture_output=True, text=True,
                                       timeout=_SELF_TEST_S, check=False)
                 passed, text = done.returncode == 0, (done.stdout + done.stderr).strip()
-            except (OSError, subprocess.TimeoutExpired) as error:
+            except subprocess.TimeoutExpired as error:
                 text = str(error)
+            except OSError as error:
+                untested, text = True, f"{executor}: {error}"
         with self._changed:
-            self._report.update(test=number, passed=passed, test_text=text[-_CAUSE_MOST:])
+            self._report.update(test=number, passed=passed, untested=untested,
+                                test_text=text[-_CAUSE_MOST:])
             self._urgent = True
             self._changed.notify_all()
 

@@ -5,13 +5,17 @@
 The agent whose host the endpoint names serves the store there, the others are its clients; where a
 store is being served already (weft-store), all are. The secret comes from WEFT_JOB_SECRET; on other
 addresses than loopback a store needs one. --rdzv-conf is_host=true|false overrules the guess.
-Installing the wheel registers it, by the entry point torchrun.handlers.
+Installing the wheel registers it (weft/_torchrun.py).
 """
 
 import os
 from datetime import timedelta
 
-from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousParameters,
+)
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 from torch.distributed.elastic.rendezvous.utils import (
@@ -34,17 +38,14 @@ class _Backend(C10dRendezvousBackend):
         return "weft"
 
 
-def get_handler():
-    """What torchrun loads: from RendezvousParameters to a RendezvousHandler."""
-    return _create
-
-
-def _create(params):
+def create(params: RendezvousParameters) -> RendezvousHandler:
+    """Meets at the store at params.endpoint, which this agent serves where the endpoint is its own.
+    Raises RendezvousConnectionError where no store answers within read_timeout."""
     host, port = parse_rendezvous_endpoint(params.endpoint, default_port=_DEFAULT_PORT)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     secret = os.environ.get("WEFT_JOB_SECRET", "")
     is_host = params.get_as_bool("is_host")
-    timeout = params.get_as_int("read_timeout", _DEFAULT_TIMEOUT_S)
+    timeout = params.get_as_int("read_timeout", _DEFAULT_TIMEOUT_S) or _DEFAULT_TIMEOUT_S
     try:
         if is_host or (is_host is None and _matches_machine_hostname(host)):
             _serve_unless_served(address, secret, required=bool(is_host))

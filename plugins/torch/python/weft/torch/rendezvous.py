@@ -16,9 +16,12 @@ from WEFT_JOB_SECRET, or ?secret=; the job from ?job=, WEFT_JOB_ID or TORCHELAST
 """
 
 import atexit
+import functools
 import os
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from urllib.parse import unquote, urlparse
+from typing import ParamSpec, TypeVar
+from urllib.parse import ParseResult, unquote, urlparse
 
 import torch.distributed as dist
 
@@ -27,28 +30,37 @@ from weft.store.client import Client, Server, StoreError, parse_duration
 _DEFAULT_TIMEOUT = timedelta(seconds=300)  # c10d::Store::kDefaultTimeout
 _DRAIN_S = 5.0
 
+_Arguments = ParamSpec("_Arguments")
+_Value = TypeVar("_Value")
+
 # c10d holds the C++ half of a store, whose calls then need the Python half: it stays.
 _stores: list["Store"] = []
 _servers: list[Server] = []
 
 
-def _translated(call):
+def _translated(call: Callable[_Arguments, _Value]) -> Callable[_Arguments, _Value]:
     """Errors as c10d's own stores raise them."""
 
-    def translate(*arguments, **named):
+    @functools.wraps(call)
+    def translate(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Value:
         try:
             return call(*arguments, **named)
         except StoreError as error:
             kind = dist.DistNetworkError if error.code == "UNAVAILABLE" else dist.DistStoreError
             raise kind(str(error)) from error
 
-    translate.__name__ = call.__name__
-    translate.__doc__ = call.__doc__
     return translate
 
 
 class Store(dist.Store):
-    """A torch.distributed.Store over a weft.store.Client, for Python and for C++ backends."""
+    """A torch.distributed.Store over a weft.store.Client, for Python and for C++ backends.
+
+    Keys are text, values text or bytes, and what is read are bytes; waits are bounded by the store's
+    timeout, where none is given. Raises torch.distributed.DistNetworkError where the server is lost,
+    and DistStoreError for all else: a wait whose time has run out, a value that is no number.
+    """
+
+    timeout: timedelta  # PyTorch's, whose stubs lack it
 
     def __init__(self, client: Client, timeout: timedelta = _DEFAULT_TIMEOUT):
         super().__init__()
@@ -61,72 +73,82 @@ class Store(dist.Store):
         return None if seconds <= 0 else seconds
 
     @_translated
-    def set(self, key, value):
+    def set(self, key: str, value: str | bytes) -> None:
         self._client.set(key, value)
 
     @_translated
-    def get(self, key):
+    def get(self, key: str) -> bytes:
+        """Waits until the key is there."""
         return self._client.get(key, self._patience())
 
     @_translated
-    def add(self, key, amount):
+    def add(self, key: str, amount: int) -> int:
+        """The number afterwards; a key that is not there counts as 0."""
         return self._client.add(key, amount)
 
     @_translated
-    def compare_set(self, key, expected, desired):
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Sets `desired` where the key holds `expected`, empty: is not there; what it then holds."""
         return self._client.compare_set(key, expected, desired)
 
     @_translated
-    def check(self, keys):
+    def check(self, keys: list[str]) -> bool:
+        """Whether all are there."""
         return self._client.check(keys)
 
     @_translated
-    def wait(self, keys, timeout=None):
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Until all are there."""
         self._client.wait(keys, self._patience(timeout))
 
     @_translated
-    def append(self, key, value):
+    def append(self, key: str, value: str | bytes) -> None:
         self._client.append(key, value)
 
     @_translated
-    def multi_get(self, keys):
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """Waits until all are there; their values, in the order of the keys."""
         return self._client.multi_get(keys, self._patience())
 
     @_translated
-    def multi_set(self, keys, values):
+    def multi_set(self, keys: list[str], values: Sequence[str | bytes]) -> None:
         self._client.multi_set(keys, values)
 
     @_translated
-    def delete_key(self, key):
+    def delete_key(self, key: str) -> bool:
+        """Whether it was there."""
         return self._client.delete(key)
 
     @_translated
-    def num_keys(self):
+    def num_keys(self) -> int:
         return self._client.key_count()
 
     # C++ looks for these two under the names that they have there.
     deleteKey = delete_key  # noqa: N815
     getNumKeys = num_keys  # noqa: N815
 
-    def has_extended_api(self):
+    def has_extended_api(self) -> bool:
         return True
 
-    def clone(self):
+    def clone(self) -> "Store":
+        """Over the same connection, with a timeout of its own."""
         return Store(self._client, self.timeout)
 
     # ---- Beyond c10d's
 
     @_translated
-    def all_gather(self, key, rank, size, value, timeout=None):
+    def all_gather(self, key: str, rank: int, size: int, value: str | bytes,
+                   timeout: timedelta | None = None) -> list[bytes]:
         """Everybody's values, in rank order, in one round trip; a key serves once."""
         return self._client.all_gather(key, rank, size, value, self._patience(timeout))
 
     @_translated
-    def barrier(self, key, rank, size, timeout=None):
+    def barrier(self, key: str, rank: int, size: int, timeout: timedelta | None = None) -> None:
+        """Until `size` ranks have called it; a key serves once."""
         self._client.barrier(key, rank, size, self._patience(timeout))
 
 
-def _query(url) -> dict[str, str]:
+def _query(url: ParseResult) -> dict[str, str]:
     pairs = (pair.partition("=") for pair in url.query.split("&") if pair)
     return {name: unquote(value) for name, _, value in pairs}
 
@@ -150,7 +172,9 @@ def _known(scheme: str, query: dict[str, str], names: set[str]) -> None:
                          f"{', '.join(sorted(names | {'rank', 'world_size', 'job'}))}")
 
 
-def weft(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **_):
+def weft(url: str, timeout: timedelta = _DEFAULT_TIMEOUT,
+         **_: object) -> Iterator[tuple[Store, int, int]]:
+    """What init_method="weft://..." makes: store, rank, size, once."""
     parts = urlparse(url)
     query = _query(parts)
     _known("weft", query, {"serve", "secret", "patience"})
@@ -180,7 +204,9 @@ def weft(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **_):
     raise RuntimeError("a weft:// rendezvous is made once")
 
 
-def redis(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **_):
+def redis(url: str, timeout: timedelta = _DEFAULT_TIMEOUT,
+          **_: object) -> Iterator[tuple[Store, int, int]]:
+    """What init_method="redis://..." makes: store, rank, size, once."""
     parts = urlparse(url)
     query = _query(parts)
     _known("redis", query, set())

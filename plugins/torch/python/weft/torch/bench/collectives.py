@@ -75,7 +75,7 @@ def _measure(rank, ranks, report, store, cases, rounds, seconds) -> None:
     for operation, size in cases:
         calls = {name: prepared(operation, size, group) for name, group in groups.items()}
         counts = {name: calls_within(seconds, call) for name, call in calls.items()}
-        times = {name: [] for name in BACKENDS}
+        times: dict[str, list[float]] = {name: [] for name in BACKENDS}
         for _ in range(rounds):
             for name in BACKENDS:
                 dist.barrier()
@@ -92,10 +92,10 @@ def _overhead(rank, ranks, report, store, size, turns) -> None:
     call = prepared("all_reduce", size, None)
     does_nothing = prepared("all_reduce", size, dist.new_group(backend="fake"))
     count = calls_within(_TURN_SECONDS, call, most=100_000)
-    world = dist.group.WORLD.boxed()
+    world = dist.distributed_c10d._get_default_group().boxed()
     core = _library.operators().time_all_reduce
     core(world, size, count)
-    times = {"python": [], "core": [], "nothing": []}
+    times: dict[str, list[float]] = {"python": [], "core": [], "nothing": []}
     for _ in range(turns):
         for name, turn in (("python", lambda: timed(call, count)),
                            ("core", lambda: core(world, size, count)),

@@ -36,7 +36,7 @@ def measure(ranks: int, rounds: int, processes_most: int) -> Iterator[Row]:
     is not possible. The last row, of one round, is from nothing, as torchrun starts workers, and has
     how long the processes take until PyTorch is imported."""
     _library.operators()
-    times = {"weft": [], "gloo": []}
+    times: dict[str, list[list[float]]] = {"weft": [], "gloo": []}
     with _store_server() as port:
         for turn in range(rounds):
             for backend, rows in times.items():
@@ -117,6 +117,7 @@ def _start_processes(ranks: int, backend: str, port: int) -> float:
         for rank in range(ranks)]
     try:
         for rank, process in enumerate(processes):
+            assert process.stdout is not None  # noqa: S101 -- a pipe, as Popen was told
             if process.stdout.readline() != "ready\n":
                 _, errors = process.communicate(timeout=LIMIT)
                 raise RuntimeError(f"process {rank} of {ranks}, {backend}, ended with status "
@@ -128,8 +129,9 @@ def _start_processes(ranks: int, backend: str, port: int) -> float:
         for process in processes:
             process.kill()
             process.wait()
-            process.stdout.close()
-            process.stderr.close()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
     return seconds
 
 
