@@ -2,35 +2,39 @@
 
 #include <unistd.h>
 
-#include <cctype>
+#include <array>
 #include <cstdlib>
 #include <fstream>
+#include <map>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace weft {
-namespace {
 
-// The processors' name and number.
-std::string Fingerprint() {
-  std::ifstream file("/proc/cpuinfo");
-  std::string line, name = "unknown";
-  while (std::getline(file, line)) {
-    if (line.rfind("model name", 0) != 0) continue;
-    name = line.substr(line.find(':') + 1);
-    break;
+std::string ProcessorsName(std::istream& cpuinfo, long processors) {
+  constexpr std::array kKeys = {
+      "vendor_id",       "cpu family",       "model",       "stepping", "model name",  // x86
+      "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision"};
+  std::map<std::string, std::string> values;
+  for (std::string line;
+       std::getline(cpuinfo, line) && !absl::StripAsciiWhitespace(line).empty();) {
+    const std::pair<std::string, std::string> pair = absl::StrSplit(line, absl::MaxSplits(':', 1));
+    values.emplace(absl::StripAsciiWhitespace(pair.first), pair.second);
   }
   std::string word;
-  for (char letter : name) {
-    const bool plain = std::isalnum(static_cast<unsigned char>(letter)) != 0;
-    if (plain) word += letter;
-    if (!plain && !word.empty() && word.back() != '-') word += '-';
+  for (const char* key : kKeys) {
+    for (const char letter : values[key]) {
+      const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(letter));
+      if (plain) word += letter;
+      if (!plain && !word.empty() && word.back() != '-') word += '-';
+    }
+    if (!word.empty() && word.back() != '-') word += '-';
   }
-  return absl::StrCat(word, word.empty() || word.back() == '-' ? "" : "-", "x",
-                      sysconf(_SC_NPROCESSORS_CONF));
+  return absl::StrCat(word.empty() ? "unknown-" : word, "x", processors);
 }
-
-}  // namespace
 
 std::string MachineCacheFile(absl::string_view kind) {
   const char* cache = std::getenv("XDG_CACHE_HOME");
@@ -43,7 +47,9 @@ std::string MachineCacheFile(absl::string_view kind) {
   } else {
     return "";
   }
-  return absl::StrCat(folder, "/weft/", kind, "/", Fingerprint());
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  return absl::StrCat(folder, "/weft/", kind, "/",
+                      ProcessorsName(cpuinfo, sysconf(_SC_NPROCESSORS_CONF)));
 }
 
 }  // namespace weft

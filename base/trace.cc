@@ -64,6 +64,27 @@ std::vector<TraceSpan> Trace::Snapshot() const {
   return spans;
 }
 
+void Trace::Reserve(size_t capacity) {
+  const size_t mask = std::bit_ceil(std::max<size_t>(capacity, 2)) - 1;
+  if (mask <= mask_) return;
+  auto slots = std::make_unique<Slot[]>(mask + 1);
+  const uint64_t end = recorded();
+  for (uint64_t index = end > mask_ + 1 ? end - (mask_ + 1) : 0; index < end; ++index) {
+    const Slot& from = slots_[index & mask_];
+    if (from.sequence.load() != 2 * index + 2) continue;
+    Slot& to = slots[index & mask];
+    to.name.store(from.name.load());
+    to.start_ns.store(from.start_ns.load());
+    to.end_ns.store(from.end_ns.load());
+    to.step.store(from.step.load());
+    to.bytes.store(from.bytes.load());
+    to.track.store(from.track.load());
+    to.sequence.store(2 * index + 2);
+  }
+  slots_ = std::move(slots);
+  mask_ = mask;
+}
+
 RecordName Trace::NameOf(const char* literal) {
   const auto known = [&]() -> Known* {
     size_t at = (reinterpret_cast<uintptr_t>(literal) >> 3) % std::size(known_);
@@ -108,7 +129,7 @@ TraceScope::~TraceScope() {
   if (span_.track == trace_->records_track()) trace_->Leave(before_, span_.end_ns);
 }
 
-std::string ChromeEvents(const Trace& trace, int rank) {
+std::string ChromeEvents(const Trace& trace, int rank, int64_t first_step) {
   std::vector<std::string> events;
   auto metadata = [&](const char* kind, int track, const std::string& name) {
     nlohmann::json event = {{"ph", "M"}, {"pid", rank}, {"name", kind}, {"args", {{"name", name}}}};
@@ -120,6 +141,7 @@ std::string ChromeEvents(const Trace& trace, int rank) {
     metadata("thread_name", static_cast<int>(track), trace.track_names()[track]);
   }
   for (const TraceSpan& span : trace.Snapshot()) {
+    if (span.step >= 0 && span.step < first_step) continue;
     std::vector<std::string> args;
     if (span.step >= 0) args.push_back(absl::StrCat("\"step\":", span.step));
     if (span.bytes >= 0) args.push_back(absl::StrCat("\"bytes\":", span.bytes));
@@ -131,9 +153,10 @@ std::string ChromeEvents(const Trace& trace, int rank) {
   return absl::StrJoin(events, ",\n");
 }
 
-std::string MergeChromeJson(const std::vector<std::string>& parts) {
-  return absl::StrCat("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n",
-                      absl::StrJoin(parts, ",\n"), "\n]}\n");
+std::string MergeChromeJson(const std::vector<std::string>& parts, absl::string_view other) {
+  return absl::StrCat("{\"displayTimeUnit\":\"ms\",", other.empty() ? "" : "\"otherData\":", other,
+                      other.empty() ? "" : ",", "\"traceEvents\":[\n", absl::StrJoin(parts, ",\n"),
+                      "\n]}\n");
 }
 
 }  // namespace weft

@@ -40,6 +40,12 @@ class Trace {
   void Record(const TraceSpan& span);
   std::vector<TraceSpan> Snapshot() const;  // oldest first
   const std::vector<std::string>& track_names() const { return track_names_; }
+  size_t capacity() const { return mask_ + 1; }
+  // The number of spans that were recorded, those that are overwritten among them.
+  uint64_t recorded() const { return next_.load(std::memory_order_acquire); }
+  // Makes place for `capacity` spans (rounded up likewise) and keeps those that are there. Nobody
+  // records or takes a snapshot meanwhile. A smaller capacity than the present one does nothing.
+  void Reserve(size_t capacity);
 
   // From now on spans of `track` are phases in `records` as well, which outlives the trace. Before
   // any thread records.
@@ -89,11 +95,13 @@ class TraceScope {
 };
 
 // The "traceEvents" entries of one rank, comma-separated, without the enclosing brackets, so that
-// files of several ranks can be joined: see MergeChromeJson.
-std::string ChromeEvents(const Trace& trace, int rank);
+// files of several ranks can be joined: see MergeChromeJson. Spans of steps before `first_step` are
+// left out.
+std::string ChromeEvents(const Trace& trace, int rank, int64_t first_step = 0);
 
-// A whole JSON document of the parts that ChromeEvents made.
-std::string MergeChromeJson(const std::vector<std::string>& parts);
+// A whole JSON document of the parts that ChromeEvents made. `other`: a JSON object that readers
+// show beside it ("otherData"), as "{\"lost_spans\":12}"; empty: none.
+std::string MergeChromeJson(const std::vector<std::string>& parts, absl::string_view other = "");
 
 }  // namespace weft
 

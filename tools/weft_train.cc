@@ -15,10 +15,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/failure.h"
 #include "base/log.h"
@@ -32,6 +34,8 @@
 #include "tools/command_line.h"
 #include "trainer/config.h"
 #include "trainer/data/dataset_info.h"
+#include "trainer/data/made_up_text.h"
+#include "trainer/device/device.h"
 #include "trainer/files/file.h"
 #include "trainer/files/folder_lock.h"
 #include "trainer/groups/parallel_groups.h"
@@ -91,12 +95,16 @@ struct Command {
   bool markdown = false;
   bool check = false;
   bool replays = false;
+  double measure_kernels = 0;        // seconds; 0: no new trial
   std::optional<StepReplay> replay;  // during Run
+  std::string made_up_prefix;        // during Run: where data goes that nobody has named
   RecoveryPhases phases;             // of this process; told by Run
   RunData data;                      // open once Run, or a spare process, has come so far
   double peak_flops = 0;
   int ranks = 0;
   int ranks_per_host = 0;
+  int vocabulary = 0;      // with --check; 0: the data's
+  std::string gpu_memory;  // with --check; empty: this machine's
   std::string preset;
   // Short forms of keys, which come before --set; empty: not given.
   std::string tensor, context, expert, pipeline, zero, schedule;
@@ -131,11 +139,77 @@ struct Command {
     return collectives::AwaitPlace();
   }
 
+  // A vocabulary is all that --check needs of the data: what is given, else the data's, else the
+  // model's or the demo's, and it says so.
+  absl::Status FindVocabulary(TrainConfig& config) const {
+    constexpr int64_t kOfTheDemo = 4096;
+    const absl::StatusOr<DatasetInfo> info = ReadDatasetInfo(config.data_prefix);
+    if (vocabulary > 0) {
+      config.model.vocabulary = vocabulary;
+    } else if (info.ok()) {
+      config.model.vocabulary = info->vocab_size;
+    } else if (absl::IsNotFound(info.status())) {
+      const bool is_known = config.model.vocabulary > 0;
+      if (!is_known) config.model.vocabulary = kOfTheDemo;
+      absl::PrintF("vocabulary    %d, %s, as there is no data at '%s' (--vocabulary)\n",
+                   config.model.vocabulary, is_known ? "the model's" : "that of the demo",
+                   config.data_prefix);
+    } else {
+      return info.status();
+    }
+    return absl::OkStatus();
+  }
+
+  // Of one GPU, for --check; 0: not known.
+  absl::StatusOr<Bytes> GpuMemory(const TrainConfig& config) const {
+    if (!gpu_memory.empty()) {
+      absl::StatusOr<Bytes> given = ParseBytes(gpu_memory);
+      return given.ok() ? given : Annotate(given.status(), "--gpu-memory");
+    }
+    if (config.device != DeviceKind::kCuda) return Bytes(0);
+    const absl::StatusOr<at::Device> device = OpenDevice(config.device, 0);
+    return device.ok() ? MemoryOf(*device).total : Bytes(0);
+  }
+
+  // Whether the preset alone says where the data is: then made-up sentences serve where it is not.
+  bool TakesMadeUpText() const {
+    const bool is_given =
+        std::any_of(overrides.begin(), overrides.end(),
+                    [](const std::string& pair) { return absl::StartsWith(pair, "data.prefix="); });
+    if (preset.empty() || is_given) return false;
+    if (config_path.empty()) return true;
+    const absl::StatusOr<TrainConfig> of_file = LoadTrainConfig(config_path, {});
+    return of_file.ok() && of_file->data_prefix.empty();
+  }
+
+  // Rank 0 looks for the data, and makes some in the run's folder where there is none.
+  absl::Status FindData(RunOptions& options, Group& world) const {
+    if (!TakesMadeUpText()) return absl::OkStatus();
+    TrainConfig& config = options.config;
+    std::string prefix = config.data_prefix;
+    absl::Status made;
+    if (world.rank() == 0 && absl::IsNotFound(ReadDatasetInfo(prefix).status())) {
+      const std::string own = made_up_prefix;
+      made = PrepareMadeUpText(own);
+      WEFT_LOG_INFO("there is no data at ", prefix, ": training on made-up sentences, ", own,
+                    ".txt. For a text of yours: weft-data prepare --input TEXT --output-prefix "
+                    "data/mine, then --set data.prefix=data/mine");
+      prefix = own;
+    }
+    WEFT_RETURN_IF_ERROR(world.Agree(made));
+    WEFT_ASSIGN_OR_RETURN(prefix, world.FromFirst(prefix));
+    absl::StrReplaceAll({{absl::StrCat("prefix = \"", config.data_prefix, "\"\n"),
+                          absl::StrCat("prefix = \"", prefix, "\"\n")}},
+                        &config.text);
+    config.data_prefix = prefix;
+    return absl::OkStatus();
+  }
+
   // --check: everything that can be said before a rank trains.
   absl::Status Check() const {
     WEFT_ASSIGN_OR_RETURN(TrainConfig config, Config());
-    WEFT_ASSIGN_OR_RETURN(DatasetInfo info, ReadDatasetInfo(config.data_prefix));
-    config.model.vocabulary = info.vocab_size;
+    WEFT_RETURN_IF_ERROR(FindVocabulary(config));
+    WEFT_ASSIGN_OR_RETURN(const Bytes gpu, GpuMemory(config));
     WEFT_ASSIGN_OR_RETURN(const Settings settings, Settings::FromEnvironment());
     WEFT_ASSIGN_OR_RETURN(const auto environment, collectives::JobEnvironment::FromEnvironment());
     int size = ranks;
@@ -147,7 +221,8 @@ struct Command {
     WEFT_ASSIGN_OR_RETURN(std::string text,
                           DescribeRun(config, size, ranks_per_host,
                                       environment.recover && size > 1 &&
-                                          settings.Text("recovery.snapshot") == "memory"));
+                                          settings.Text("recovery.snapshot") == "memory",
+                                      gpu));
     std::fputs(text.c_str(), stdout);
     return absl::OkStatus();
   }
@@ -155,6 +230,12 @@ struct Command {
   absl::Status Run() {
     RunOptions options;
     WEFT_ASSIGN_OR_RETURN(options.config, Config());
+    if (options.config.data_prefix.empty()) {
+      return absl::InvalidArgumentError(
+          "data.prefix is empty: no data is named; weft-data prepare --input TEXT --output-prefix "
+          "PREFIX makes some, and a --preset does without");
+    }
+    made_up_prefix = run_dir + "/data/made_up";
     WEFT_ASSIGN_OR_RETURN(const Settings settings, Settings::FromEnvironment());
     WEFT_ASSIGN_OR_RETURN(const auto environment, collectives::JobEnvironment::FromEnvironment());
     InitLog(environment.world_size > 1 ? absl::StrCat("rank ", environment.rank.value()) : "",
@@ -190,6 +271,7 @@ struct Command {
     options.resume = resume || options.recovered;
     options.threads = ComputeThreads(options.config, environment);
     options.stop = &stop_requested;
+    options.measure_kernels = measure_kernels;
     options.between_failures = settings.Duration("recovery.mtbf");
     options.started = SystemClock().Now();
     options.failures = recovery.replaced() ? 1 : 0;
@@ -201,12 +283,21 @@ struct Command {
     options.phases = &phases;
     options.data = &data;
     options.peak_flops = &peak_flops;
+    WEFT_ASSIGN_OR_RETURN(const bool is_over, recovery.IsOver());
+    if (is_over) {
+      WEFT_LOG_INFO("the job was done when the process before this one ended");
+      return absl::OkStatus();
+    }
     WEFT_RETURN_IF_ERROR(recovery.First(patience).status());
     phases.Note(RecoveryPhase::kMeet);
     while (true) {
       const absl::Status status = RunEpoch(options, join, recovery, job);
-      if (status.ok() || !options.recovers ||
-          !collectives::Recovery::Helps(status, environment.rank.value())) {
+      if (status.ok()) {
+        const absl::Status told = recovery.SetOver();
+        if (!told.ok()) WEFT_LOG_WARN("tell that the job is done: ", told.message());
+        return status;
+      }
+      if (!options.recovers || !collectives::Recovery::Helps(status, environment.rank.value())) {
         return status;
       }
       WEFT_LOG_WARN(status.message(), "; waiting for all ranks to be here again");
@@ -283,6 +374,7 @@ struct Command {
     }
     WEFT_RETURN_IF_ERROR(groups.world->Agree(taken));
     options.lock = lock.get();
+    WEFT_RETURN_IF_ERROR(FindData(options, *groups.world));
     WEFT_RETURN_IF_ERROR(MakeFolders(run_dir + "/logs"));
     if (!logs_to_file) {
       WEFT_RETURN_IF_ERROR(AlsoLogTo(absl::StrCat(run_dir, "/logs/rank-", rank, ".log")));
@@ -352,14 +444,34 @@ int Main(int argc, char** argv) {
                "do one step again, from the run folder's newest checkpoint, without changing the "
                "run, and write a digest of what comes out: \"replay: DIGEST\" (weft-driver "
                "--replay-hosts)");
-  app.add_flag("--check", command.check,
-               "say what the layout means (ranks, micro-batches, bubble, memory) or why it cannot "
-               "be, and exit without training");
-  app.add_option("--ranks", command.ranks, "with --check: of the job; else as started")
-      ->check(CLI::Range(1, 1 << 20));
+  app.add_option(
+         "--measure-kernels", command.measure_kernels,
+         "measure anew, for up to so many seconds at the start, which library is fastest at "
+         "each product and at attention, and keep it for later runs on this machine; on an "
+         "idle one")
+      ->check(CLI::Range(0.1, 600.0));
+  CLI::Option* const check = app.add_flag(
+      "--check", command.check,
+      "say what the layout means (ranks, micro-batches, bubble, memory) or why it cannot "
+      "be, and exit without training");
+  app.add_option("--ranks", command.ranks,
+                 "with --check: of the job; without it, a job has the "
+                 "ranks that its launcher starts (weft-run -n)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(check);
   app.add_option("--ranks-per-host", command.ranks_per_host,
                  "with --check: ranks that share a host's memory; else all of the job")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(check);
+  app.add_option("--vocabulary", command.vocabulary,
+                 "with --check: tokens of the vocabulary; else the data's, and where there is none "
+                 "the model's")
+      ->check(CLI::Range(1, 1 << 24))
+      ->needs(check);
+  app.add_option("--gpu-memory", command.gpu_memory,
+                 "with --check and train.device=cuda: what a GPU has, as 80GiB; else this "
+                 "machine's first, where it has one")
+      ->needs(check);
   app.add_option("--set", command.overrides, "KEY=VALUE of the config, as train.steps=100")
       ->allow_extra_args(false);
   app.add_flag("--markdown", command.markdown, "print the reference of all keys and exit");

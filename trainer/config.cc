@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -147,6 +148,25 @@ absl::Status ApplyGiven(absl::string_view preset, const std::string& path,
   if (!preset.empty()) WEFT_RETURN_IF_ERROR(ApplyRunPreset(preset, settings));
   if (!path.empty()) WEFT_RETURN_IF_ERROR(ApplyFile(path, settings));
   for (const std::string& pair : overrides) WEFT_RETURN_IF_ERROR(settings.SetPair(pair, "--set"));
+  return absl::OkStatus();
+}
+
+// A run's preset that has a model of its own goes before model.preset, which would then change
+// nothing.
+absl::Status CheckPresets(absl::string_view preset, const Settings& settings) {
+  const std::string origin = settings.Origin("model.preset");
+  for (const Preset& one : Presets()) {
+    if (one.name != preset || origin == absl::StrCat("preset ", preset)) continue;
+    const auto own = std::find_if(one.pairs.begin(), one.pairs.end(), [](absl::string_view pair) {
+      return absl::StartsWith(pair, "model.layers=");
+    });
+    if (own == one.pairs.end()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": model.preset = ", settings.Text("model.preset"), ": --preset ",
+                     preset, " has a model of its own (", *own,
+                     " and others); either of the two, or the keys of [model] "
+                     "by themselves"));
+  }
   return absl::OkStatus();
 }
 
@@ -367,24 +387,23 @@ absl::Status Validate(const TrainConfig& config, const Settings& settings) {
   if (config.device_collectives == DeviceCollectives::kNccl && config.device == DeviceKind::kCpu) {
     return error("parallel.collectives", "NCCL moves tensors of train.device = cuda alone");
   }
-  if (config.gemm == KernelLibrary::kWeft && config.device == DeviceKind::kCuda) {
-    return error("train.gemm", "the loops of this program are of train.device = cpu alone");
+  const bool is_atens = config.gemm == KernelLibrary::kAten || config.gemm == KernelLibrary::kAuto;
+  if (!is_atens && config.device == DeviceKind::kCuda) {
+    return error("train.gemm", "of train.device = cpu alone; a GPU takes aten, or auto");
   }
   if (config.optimizer.min_learning_rate > config.optimizer.learning_rate) {
     return error("optimizer.min_learning_rate",
                  absl::StrCat("must not be above optimizer.learning_rate = ",
                               config.optimizer.learning_rate));
   }
-  if (config.data_prefix.empty()) {
-    return error("data.prefix", "no data is named; weft-data prepare makes some");
-  }
   return absl::OkStatus();
 }
 
 KernelLibrary LibraryOf(const std::string& name) {
-  return name == "aten"   ? KernelLibrary::kAten
-         : name == "weft" ? KernelLibrary::kWeft
-                          : KernelLibrary::kAuto;
+  return name == "aten"     ? KernelLibrary::kAten
+         : name == "weft"   ? KernelLibrary::kWeft
+         : name == "onednn" ? KernelLibrary::kOneDnn
+                            : KernelLibrary::kAuto;
 }
 
 }  // namespace
@@ -395,6 +414,7 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
   Settings settings(TrainSettings());
   WEFT_RETURN_IF_ERROR(ApplyGiven(preset, path, overrides, settings));
   const std::string model = settings.Text("model.preset"), style = settings.Text("model.style");
+  if (model != "none") WEFT_RETURN_IF_ERROR(CheckPresets(preset, settings));
   if (model != "none" || style != "none") {
     // Again from the defaults: what is given goes on top of the model's preset and style.
     settings = Settings(TrainSettings());
@@ -405,6 +425,10 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
 
   TrainConfig config;
   WEFT_ASSIGN_OR_RETURN(config.model, ReadModel(settings));
+  if (model != "none") {  // until the data is read
+    WEFT_ASSIGN_OR_RETURN(const topology::ModelPreset known, topology::FindModel(model));
+    config.model.vocabulary = known.shape.vocabulary;
+  }
   config.optimizer = ReadOptimizer(settings);
   config.steps = settings.Integer("train.steps");
   config.global_batch = settings.Integer("train.global_batch");

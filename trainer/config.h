@@ -34,9 +34,10 @@ enum class OptimizerKind { kAdamW, kLamb, kSgd, kLion, kMuon };
 // Which activations of a block are computed again in its backward pass: none; those of attention's
 // core and of the nonlinearity; all but the block's input.
 enum class RecomputeKind : uint8_t { kNone, kSelective, kFull };
-// What multiplies matrices: the faster in a trial at the start; MKL and oneDNN behind LibTorch; the
-// loops of trainer/kernels/gemm.h.
-enum class KernelLibrary : uint8_t { kAuto, kAten, kWeft };
+// What multiplies matrices: the fastest in a trial at the start; what LibTorch takes (MKL in fp32,
+// oneDNN in bf16); the loops of trainer/kernels/gemm.h; LibTorch's oneDNN in fp32 as well. The
+// second and the third compute attention, too.
+enum class KernelLibrary : uint8_t { kAuto, kAten, kWeft, kOneDnn };
 enum class NonFinite { kFatal, kSkip };
 // What a run computes on: the CPU with the loops of trainer/kernels; the CPU by the way that a GPU
 // takes (LibTorch's operations, collectives through copies in host memory); a GPU.

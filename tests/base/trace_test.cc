@@ -41,6 +41,20 @@ TEST(Trace, CapacityIsRoundedUpToAPowerOfTwo) {
   EXPECT_EQ(trace.Snapshot().size(), 8u);
 }
 
+TEST(Trace, ALargerRingKeepsWhatTheSmallerOneHad) {
+  Trace trace({"t"}, 4);
+  for (int64_t i = 0; i < 6; ++i) trace.Record({"s", 0, i, i, i, i});
+  trace.Reserve(16);
+  EXPECT_EQ(trace.capacity(), 16u);
+  trace.Reserve(8);
+  EXPECT_EQ(trace.capacity(), 16u);
+  for (int64_t i = 6; i < 12; ++i) trace.Record({"s", 0, i, i, i, i});
+  const std::vector<TraceSpan> spans = trace.Snapshot();
+  ASSERT_EQ(spans.size(), 10u);
+  for (size_t i = 0; i < spans.size(); ++i) EXPECT_EQ(spans[i].step, static_cast<int64_t>(2 + i));
+  EXPECT_EQ(trace.recorded(), 12u);
+}
+
 // A ring so small that writers lap each other and the reader all the time. Each span carries one
 // number in all of its fields, so that a torn one is seen.
 TEST(Trace, NoSpanIsTornWhileThreadsWrite) {
@@ -104,6 +118,19 @@ TEST(ChromeJson, HoldsTheSpansOfEveryRankOnNamedRows) {
                                        "dur":2.5,"args":{"step":7}})"));
   EXPECT_EQ(events[7], json::parse(R"({"ph":"X","pid":1,"tid":1,"name":"all_reduce","ts":2.0,
                                        "dur":1.0,"args":{"bytes":4096}})"));
+}
+
+TEST(ChromeJson, BeginsWithTheStepThatIsAskedForAndSaysWhatIsMissing) {
+  Trace trace({"t"}, 8);
+  for (int64_t step : {-1, 1, 2, 3}) trace.Record({"s", 0, 0, 1, step, -1});
+  const json document =
+      json::parse(MergeChromeJson({ChromeEvents(trace, 0, 2)}, R"({"lost_spans":7})"));
+  EXPECT_EQ(document["otherData"]["lost_spans"], 7);
+  std::vector<int> steps;
+  for (const json& event : document["traceEvents"]) {
+    if (event["ph"] == "X") steps.push_back(event["args"].value("step", -1));
+  }
+  EXPECT_EQ(steps, (std::vector<int>{-1, 2, 3}));
 }
 
 TEST(ChromeJson, OfNothingIsStillADocument) {

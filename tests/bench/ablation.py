@@ -3,8 +3,9 @@
 Two ranks, each on a host of its own over shaped links (network namespaces), in three layouts, tensor, pipeline (interleaved) and data
 parallel, because overlap needs a core for each rank. `ours` is tokens/s over all three (the same tokens in each), with
 this step and all before it; `peer` is the step before; `ratio` is the gain, and the case has MegaScale's gain in MFU
-on 256 GPUs beside it. Computation is real, one thread a rank. "efficient operators": LibTorch's kernels, attention's
-among them, for this CPU and not for the oldest one (ATEN_CPU_CAPABILITY); ours are always on. Needs root.
+on 256 GPUs beside it. Computation is real, one thread a rank. "efficient operators": products and attention by
+whichever of LibTorch and our own loops a trial at the start found faster (train.gemm, train.attention = auto), and
+before that by LibTorch (aten). Our norms, losses and optimizers are always on. Needs root.
 """
 
 import argparse
@@ -30,17 +31,17 @@ LAYOUTS = {  # Mbit/s, settings
 }
 # What a step changes, and MFU in the paper after it. A later setting of the same key counts.
 STEPS = [
-    ("baseline", ["parallel.overlap=none", "parallel.receives_ahead=0", "data.prefetch=0", f"train.global_batch={BATCH}"], 47.7),
+    ("baseline", ["parallel.overlap=none", "parallel.receives_ahead=0", "data.prefetch=0", "train.gemm=aten", "train.attention=aten",
+                  f"train.global_batch={BATCH}"], 47.7),
     ("parallel block", ["model.block=parallel"], 52.3),
     ("sliding window", [f"model.window={SEQUENCE // 4}"], 53.3),
     ("tensor overlap", ["parallel.overlap=tensor", "parallel.tensor_chunks=8"], 55.5),
     ("pipeline overlap", ["parallel.receives_ahead=2"], 58.0),
     ("data overlap", ["parallel.overlap=all"], 59.5),
-    ("efficient operators", [], 61.2),
+    ("efficient operators", ["train.gemm=auto", "train.attention=auto"], 61.2),
     ("batches read ahead", ["data.prefetch=2"], 62.3),
     ("LAMB, batch x 3", ["optimizer.name=lamb", f"train.global_batch={3 * BATCH}"], 65.3),
 ]
-OPERATORS = [name for name, _, _ in STEPS].index("efficient operators")
 
 
 def main() -> None:
@@ -72,8 +73,7 @@ def measure(hosts: Hosts, scratch: pathlib.Path, layout: str, number: int, turn:
     hosts.shape(mbit)
     changes = [setting for _, more, _ in STEPS[:number + 1] for setting in more]
     run = hosts.train(scratch / f"{layout}-{number}-{turn}",
-                      [f"data.prefix={scratch / 'data'}", f"train.steps={steps}", *MODEL, *settings, *changes], WARM_UP,
-                      {} if number >= OPERATORS else {"ATEN_CPU_CAPABILITY": "default"})
+                      [f"data.prefix={scratch / 'data'}", f"train.steps={steps}", *MODEL, *settings, *changes], WARM_UP)
     return run.median("tokens_per_second")
 
 

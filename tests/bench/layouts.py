@@ -1,6 +1,7 @@
 """What a layout costs: tokens/s of weft-train cut over ranks against one process with as many threads as cores.
 
-The same GPT (6 layers, 384 wide, 256 tokens, vocabulary 4096) and global batch in every layout, runs in turns; of
+The same GPT (6 layers, 384 wide, 256 tokens, vocabulary 4096) and global batch in every layout, runs in turns; for
+the expert axis the same with 8 experts, 2 a token, and a process of its own beside it. Of
 each the first steps are left out, the median step counts, and the row is the median over the turns. The rows
 say how much of the step the first rank waited, by axis. The row "timers" has one layout with timers on (the trace's
 spans, and the records that weft-top reads), off and on again, with four times as many steps: what measuring costs.
@@ -19,16 +20,18 @@ from train import make_data
 
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 WARM_UP = 4
-AXES = ("data", "tensor", "context", "pipeline")
-LAYOUTS = {
-    "dp2": (2, []),
-    "tp2": (2, ["parallel.tensor=2"]),
-    "cp2": (2, ["parallel.context=2"]),
-    "pp2 1f1b": (2, ["parallel.pipeline=2"]),
-    "pp2 zb-h1": (2, ["parallel.pipeline=2", "parallel.schedule=zb-h1"]),
-    "pp2 zb-v": (2, ["parallel.pipeline=2", "parallel.schedule=zb-v"]),
-    "dp2 zero-3": (2, ["parallel.zero=3"]),
-    "tp2 pp2 dp2": (8, ["parallel.tensor=2", "parallel.pipeline=2"]),
+AXES = ("data", "tensor", "context", "expert", "pipeline")
+GPT, EXPERTS = [], ["model.experts=8", "model.experts_per_token=2", "model.ffn=768"]
+LAYOUTS = {  # ranks, settings, model
+    "dp2": (2, [], GPT),
+    "tp2": (2, ["parallel.tensor=2"], GPT),
+    "cp2": (2, ["parallel.context=2"], GPT),
+    "ep2": (2, ["parallel.expert=2"], EXPERTS),
+    "pp2 1f1b": (2, ["parallel.pipeline=2"], GPT),
+    "pp2 zb-h1": (2, ["parallel.pipeline=2", "parallel.schedule=zb-h1"], GPT),
+    "pp2 zb-v": (2, ["parallel.pipeline=2", "parallel.schedule=zb-v"], GPT),
+    "dp2 zero-3": (2, ["parallel.zero=3"], GPT),
+    "tp2 pp2 dp2": (8, ["parallel.tensor=2", "parallel.pipeline=2"], GPT),
 }
 TIMED = "dp2"  # the layout of the row "timers"
 
@@ -47,20 +50,23 @@ def main() -> None:
         if options.timers_only:
             print(json.dumps(timers(scratch, options)), flush=True)
             return
-        one, cut = [], {layout: [] for layout in layouts}
+        models = [model for model in (GPT, EXPERTS) if any(LAYOUTS[layout][2] is model for layout in layouts)]
+        one, cut = {id(model): [] for model in models}, {layout: [] for layout in layouts}
         for turn in range(options.repeats):
-            one.append(run(scratch, f"one-{turn}", 1, [], options.steps)["tokens_per_second"])
+            for number, model in enumerate(models):
+                rates = run(scratch, f"one-{number}-{turn}", 1, model, options.steps)
+                one[id(model)].append(rates["tokens_per_second"])
             for layout in layouts:
-                ranks, settings = LAYOUTS[layout]
-                cut[layout].append(run(scratch, f"{layout.replace(' ', '-')}-{turn}", ranks, settings,
+                ranks, settings, model = LAYOUTS[layout]
+                cut[layout].append(run(scratch, f"{layout.replace(' ', '-')}-{turn}", ranks, [*model, *settings],
                                        options.steps))
                 print(f"layouts turn {turn + 1}, {layout}: {cut[layout][-1]['tokens_per_second']:.0f}, "
-                      f"one process {one[-1]:.0f} tokens/s", file=sys.stderr, flush=True)
+                      f"one process {one[id(model)][-1]:.0f} tokens/s", file=sys.stderr, flush=True)
         if TIMED in layouts:
             print(json.dumps(timers(scratch, options)), flush=True)
         for layout in layouts:
             ours = statistics.median(row["tokens_per_second"] for row in cut[layout])
-            peer = statistics.median(one)
+            peer = statistics.median(one[id(LAYOUTS[layout][2])])
             waits = {axis: round(statistics.median(row[axis] for row in cut[layout]), 3)
                      for axis in AXES}
             print(json.dumps({"name": "layouts", "case": layout, "ours": ours, "peer": peer,
@@ -71,7 +77,7 @@ def main() -> None:
 
 def timers(scratch: pathlib.Path, options: argparse.Namespace) -> dict:
     """Tokens/s with timers over tokens/s without, in turns on, off, on. Either of trace and records keeps them on."""
-    ranks, settings = LAYOUTS[TIMED]
+    ranks, settings, _ = LAYOUTS[TIMED]
     rates = {"on": [], "off": [], "on again": []}
     for turn in range(options.repeats):
         for when, spans in (("on", 50), ("off", 0), ("on again", 50)):

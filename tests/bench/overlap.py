@@ -3,13 +3,15 @@
 Two ranks train with weft-train under weft-run, each on a host of its own (network namespaces, links shaped by tbf),
 three runs a turn: links as fast as the machine makes them, links shaped with this axis' overlap switched off
 (parallel.overlap, parallel.receives_ahead), links shaped with it. `peer` is all communication of a step: what rank 0
-waits for it without overlap. `ours` is what it waits with. What it waits on fast links (unequal ranks, the
-pipeline's bubble) is taken off both. `ratio` is how much of the communication there is for each second exposed; the
+waits for it without overlap. `ours` is what it waits with. The pipeline's bubble is part of neither (bubble_seconds
+of metrics.jsonl); what it waits on fast links, for unequal ranks, is taken off both. `ratio` is how much of the communication there is for each second exposed; the
 case says the exposed share beside its goal: 1/10, and 1/2 for data parallelism with one chunk of the model a rank
 (1/(2 vpp)). Computation is real, one thread a rank.
 
 The rows "bubble" are measured in one host's memory: `ours` is the part of the step's passes, from the first to the
-last on any stage, in which a stage ran none; `peer` is theory, with the mean durations that the run had. Needs root.
+last on any stage, in which a stage ran none; `peer` is theory, with the mean durations that the run had.
+`of_the_schedule` is bubble_share of metrics.jsonl: what the schedule idles with the very durations of each step's
+passes and free messages; the rest of `ours` is messages and what runs between passes. Needs root.
 """
 
 import argparse
@@ -110,7 +112,7 @@ def overlap(hosts: Hosts, scratch: pathlib.Path, name: str, case: Case, common: 
 
 
 def bubble(scratch: pathlib.Path, schedule: str, common: list, options) -> dict:
-    measured, theory = [], []
+    measured, theory, of_the_schedule = [], [], []
     settings = [*common, "model.layers=8", "model.hidden=384", "model.heads=6", "model.sequence=256",
                 f"train.global_batch={MICRO_BATCHES}", "train.micro_batch=1", f"parallel.pipeline={STAGES}",
                 "parallel.stages=even", f"parallel.schedule={schedule}", "log.trace_steps=100"]
@@ -122,14 +124,17 @@ def bubble(scratch: pathlib.Path, schedule: str, common: list, options) -> dict:
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=_shaped.environment())
         if done.returncode != 0:
             sys.exit(f"{schedule} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-        found = bubbles(Run(folder, WARM_UP), schedule)
+        run = Run(folder, WARM_UP)
+        found = bubbles(run, schedule)
+        of_the_schedule.append(run.median("bubble_share"))
         measured.append(statistics.median(value for value, _ in found))
         theory.append(statistics.median(value for _, value in found))
-        say(f"bubble turn {turn + 1}, {schedule}: {measured[-1]:.3f}, theory {theory[-1]:.3f}")
+        say(f"bubble turn {turn + 1}, {schedule}: {measured[-1]:.3f}, of the schedule {of_the_schedule[-1]:.3f}, "
+            f"theory {theory[-1]:.3f}")
     ours, peer = statistics.median(measured), statistics.median(theory)
     return {"name": "overlap", "case": f"bubble of {schedule}, {STAGES} stages x {MICRO_BATCHES} micro-batches",
             "ours": ours, "peer": peer, "peer_name": "theory", "unit": "share", "ratio": peer / ours,
-            "repeats": options.repeats}
+            "repeats": options.repeats, "of_the_schedule": statistics.median(of_the_schedule)}
 
 
 PASSES = {"forward": "f", "backward": "b", "weight gradients": "w"}

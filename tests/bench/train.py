@@ -35,6 +35,8 @@ MODELS = {
     "llama-160m": {"style": "llama", "layers": 12, "hidden": 768, "heads": 12, "sequence": 1024,
                    "vocab": 32000, "ffn": 3072, "batch": 2, "micro": {1: 1, 2: 1}},
 }
+# Seconds for the trials of libraries at the products of a step, whole.
+MEASURE = {"gpt-12m": 4, "gpt2-124m": 30, "llama-160m": 30}
 SIZES = ("layers", "hidden", "heads", "sequence", "ffn")
 PROGRAMS = {"ddp": "PyTorch DDP", "compile": "PyTorch DDP compiled", "fsdp2": "PyTorch FSDP2"}
 SPLITS = {"2x1": (2, 1), "1x2": (1, 2)}  # ranks, threads of each
@@ -54,6 +56,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true",
                         help="below 3 minutes: the 12M model, 2 x 1, one turn, DDP and FSDP2")
     options = parser.parse_args()
+    if options.repeats < 1:
+        parser.error(f"--repeats {options.repeats}: at least 1")
+    if options.steps is not None and options.steps <= WARM_UP:
+        parser.error(f"--steps {options.steps}: at least {WARM_UP + 1}, of which {WARM_UP} do not count")
     if options.quick:
         options.repeats, options.steps = 1, options.steps or 6
         options.model = options.model or ["gpt-12m"]
@@ -107,6 +113,7 @@ class Case:
     def __init__(self, scratch: pathlib.Path, model: str, split: str, precision: str, options):
         self.scratch, self.precision, self.options = scratch, precision, options
         self.name = f"{model} {precision} {split}"
+        self.measure = MEASURE.get(model)
         self.model = MODELS[model]
         self.ranks, self.threads = SPLITS[split]
         self.steps = options.steps or (14 if model == "gpt-12m" else 5)
@@ -209,6 +216,8 @@ class Case:
                      "checkpoint.every=0", *self.settings]
         command = [BIN / "weft-run", "-n", str(self.ranks), "--", BIN / "weft-train",
                    "--run-dir", run_dir]
+        if self.measure:
+            command += ["--measure-kernels", str(self.measure)]
         for setting in settings:
             command += ["--set", setting]
         # A trial of its own, made under the load of this turn.
@@ -235,15 +244,23 @@ class Case:
         """FLOP/s of a rank: of all products of a step, each by its fastest library, and of registers."""
         trial = next(path for path in cache.glob("weft/gemm/**/*") if path.is_file())
         flops = seconds = registers = 0.0
+        cut = []
         for line in trial.read_text().splitlines():
-            name, *rates = line.split()
+            name, *words = line.split()
             if name == "registers":
-                registers = float(rates[0])
+                registers = float(words[0])
+            if "." not in name:
                 continue
+            values = dict(zip(words[::2], map(float, words[1::2])))
+            if values["part"] < 1:
+                cut.append(f"{name} {100 * values['part']:.0f} %")
             inputs, outputs = map(int, name.partition(".")[2].split("x"))
             times = 1 if self.model["vocab"] in (inputs, outputs) else self.model["layers"]
             flops += times * inputs * outputs
-            seconds += times * inputs * outputs / max(map(float, rates[1::2]))
+            seconds += times * inputs * outputs / max(values.get(library, 0)
+                                                      for library in ("aten", "weft", "onednn"))
+        if cut:
+            print(f"train {self.name}: rates of products that were cut: {', '.join(cut)}", file=sys.stderr)
         return flops / seconds, registers
 
     def run_peer(self, program: str, profile: bool) -> dict:

@@ -52,6 +52,10 @@ class SafetensorsWriter {
                                                   const SafetensorsMetadata& metadata = {});
   // The next bytes, in pieces of any size.
   absl::Status Append(absl::Span<const std::byte> bytes);
+  // The same without their checksum, which is told afterwards, in the order of the bytes: it may be
+  // computed meanwhile by another thread.
+  absl::Status AppendUnchecked(absl::Span<const std::byte> bytes);
+  void AddChecksum(uint32_t crc32c, uint64_t bytes);
   // FailedPrecondition when bytes are missing. Durable, then visible under its name.
   absl::Status Commit();
 
@@ -59,6 +63,7 @@ class SafetensorsWriter {
   uint32_t file_crc32c() const { return crc32c_; }  // of all bytes so far, header included
 
  private:
+  absl::Status Take(size_t bytes);  // so many are about to be written
   SafetensorsWriter(AtomicFile file, int64_t data_size)
       : file_(std::move(file)), data_left_(data_size) {}
   AtomicFile file_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -19,6 +20,7 @@
 #include "base/crc32c.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "topology/host/thread_binding.h"
 #include "trainer/checkpoint/rank_state.h"
 #include "trainer/files/file.h"
 
@@ -157,17 +159,43 @@ absl::Status CheckpointWriter::WriteShard(int rank, absl::Span<const BufferPart>
       SafetensorsWriter file,
       SafetensorsWriter::Create(absl::StrCat(temporary_, "/", ShardName(rank, world_size_)),
                                 tensors, metadata));
-  // Each byte is read for its checksum once, on its way to the file: what a buffer has added to the
-  // file's is the buffer's.
-  std::map<const BufferPart*, uint32_t> checksums;
-  for (const BufferPart* part : order) {
-    const uint32_t before = file.file_crc32c();
-    WEFT_RETURN_IF_ERROR(file.Append(part->bytes));
-    checksums[part] = Crc32cOfSecond(before, file.file_crc32c(), part->bytes.size());
+  Checksums checksums;
+  {
+    const SaveTimes::Scope scope(times_, SavePhase::kWrite);
+    WEFT_ASSIGN_OR_RETURN(checksums, WriteParts(order, file));
+    for (const RankState& state : states) WEFT_RETURN_IF_ERROR(file.Append(state.bytes));
   }
-  for (const RankState& state : states) WEFT_RETURN_IF_ERROR(file.Append(state.bytes));
+  const SaveTimes::Scope scope(times_, SavePhase::kSync);
   WEFT_RETURN_IF_ERROR(file.Commit());
-  return WriteFileAtomically(NotePath(rank), MakeNote(step_, file, parts, checksums).dump());
+  // For the commit, which happens in the life of this process or not at all.
+  return WriteFileAtomically(NotePath(rank), MakeNote(step_, file, parts, checksums).dump(),
+                             Durability::kNone);
+}
+
+absl::StatusOr<CheckpointWriter::Checksums> CheckpointWriter::WriteParts(
+    const std::vector<const BufferPart*>& order, SafetensorsWriter& file) const {
+  Checksums checksums;
+  if (!checksums_beside_) {
+    // Each byte is read for its checksum once, on its way to the file: what a buffer has added to
+    // the file's is the buffer's.
+    for (const BufferPart* part : order) {
+      const uint32_t before = file.file_crc32c();
+      WEFT_RETURN_IF_ERROR(file.Append(part->bytes));
+      checksums[part] = Crc32cOfSecond(before, file.file_crc32c(), part->bytes.size());
+    }
+    return checksums;
+  }
+  std::future<void> computed = StartUnbound([&] {
+    for (const BufferPart* part : order) checksums[part] = Crc32c(part->bytes);
+  });
+  absl::Status status;
+  for (size_t i = 0; i < order.size() && status.ok(); ++i) {
+    status = file.AppendUnchecked(order[i]->bytes);
+  }
+  computed.get();
+  WEFT_RETURN_IF_ERROR(status);
+  for (const BufferPart* part : order) file.AddChecksum(checksums[part], part->bytes.size());
+  return checksums;
 }
 
 absl::Status CheckpointWriter::AddShard(int rank, Manifest& manifest) const {

@@ -24,12 +24,12 @@
 #include "absl/types/span.h"
 #include "base/read_file.h"
 #include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/save_times.h"
 
 namespace weft::train {
 
 // This rank's elements of a flat buffer, one part a buffer. Over all ranks, the parts of a buffer
-// cover it once; a buffer that all ranks hold alike is written by one of them, the others give
-// nothing.
+// cover it once; of elements that several ranks hold alike, each may give some.
 struct BufferPart {
   std::string name;
   DType dtype = DType::kF32;
@@ -67,6 +67,12 @@ class CheckpointWriter {
   CheckpointWriter(std::string folder, int64_t step, int world_size,
                    ExchangeNames exchange = ExchangeNamesByKernel);
 
+  // Checksums are computed by another thread while this one writes: sooner done where a core is
+  // idle, else one more pass over memory.
+  void set_checksums_beside(bool beside) { checksums_beside_ = beside; }
+  // Where time goes from now on; null: it is not measured. `times` outlives this object.
+  void set_times(SaveTimes* times) { times_ = times; }
+
   absl::Status WriteShard(int rank, absl::Span<const BufferPart> parts,
                           absl::Span<const RankState> states = {});
   // The path of the checkpoint. An earlier checkpoint of the same step is replaced: at every
@@ -85,6 +91,9 @@ class CheckpointWriter {
   void Abandon();
 
  private:
+  using Checksums = std::map<const BufferPart*, uint32_t>;
+  absl::StatusOr<Checksums> WriteParts(const std::vector<const BufferPart*>& order,
+                                       SafetensorsWriter& file) const;
   absl::Status CheckParts(int rank, absl::Span<const BufferPart> parts) const;
   absl::StatusOr<Manifest> Gather() const;
   absl::Status AddShard(int rank, Manifest& manifest) const;
@@ -101,6 +110,8 @@ class CheckpointWriter {
   const std::string final_;
   const std::string replaced_;
   const ExchangeNames exchange_;
+  SaveTimes* times_ = nullptr;
+  bool checksums_beside_ = false;
 };
 
 }  // namespace weft::train

@@ -1,5 +1,5 @@
-// Embeddings of tokens and positions. Their gradients are sums over rows without atomics: tokens are
-// sorted first.
+// Embeddings of tokens and positions. Their gradients are sums over rows without atomics: tokens
+// are sorted first.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "trainer/cuda/install.cuh"

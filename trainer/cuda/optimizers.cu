@@ -1,5 +1,5 @@
-// Optimizers over flat buffers, and what goes with their step: sums of gradients and of squares, and
-// the rounding of parameters.
+// Optimizers over flat buffers, and what goes with their step: sums of gradients and of squares,
+// and the rounding of parameters.
 #include "trainer/cuda/install.cuh"
 #include "trainer/cuda/reduce.cuh"
 

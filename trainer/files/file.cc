@@ -19,6 +19,9 @@ namespace weft::train {
 namespace {
 
 constexpr size_t kWriteBuffer = 1 << 20;  // one write call per MiB
+// The kernel is told to begin with the disk after so many bytes, so that the disk works under the
+// rest of the writing and little is left for the sync at the end.
+constexpr int64_t kStartWriting = int64_t{8} << 20;
 
 // Closes on every return path.
 struct Descriptor {
@@ -83,6 +86,8 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
       temporary_path_(std::move(other.temporary_path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
       size_(other.size_),
+      written_(other.written_),
+      started_(other.started_),
       buffer_(std::move(other.buffer_)) {}
 
 AtomicFile::~AtomicFile() {
@@ -101,6 +106,12 @@ absl::Status AtomicFile::WriteAll(const std::byte* data, size_t size) {
     }
     data += written;
     size -= static_cast<size_t>(written);
+    written_ += written;
+  }
+  if (written_ - started_ >= kStartWriting) {
+    // A hint: what it does not do, or cannot on this file system, the sync does.
+    (void)sync_file_range(descriptor_, started_, written_ - started_, SYNC_FILE_RANGE_WRITE);
+    started_ = written_;
   }
   return absl::OkStatus();
 }
@@ -124,10 +135,12 @@ absl::Status AtomicFile::Append(absl::string_view text) {
   return Append(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
 }
 
-absl::Status AtomicFile::Commit() {
+absl::Status AtomicFile::Commit(Durability durability) {
   WEFT_CHECK(descriptor_ >= 0, "second Commit of " << path_);
   WEFT_RETURN_IF_ERROR(Flush());
-  if (fsync(descriptor_) != 0) return ErrnoStatus(errno, absl::StrCat("sync ", temporary_path_));
+  const bool is_synced = durability == Durability::kSynced;
+  if (is_synced && fsync(descriptor_) != 0)
+    return ErrnoStatus(errno, absl::StrCat("sync ", temporary_path_));
   // Network file systems report a full disk only here.
   if (close(std::exchange(descriptor_, -1)) != 0) {
     int error = errno;
@@ -139,13 +152,14 @@ absl::Status AtomicFile::Commit() {
     unlink(temporary_path_.c_str());
     return ErrnoStatus(error, absl::StrCat("rename ", temporary_path_, " to ", path_));
   }
-  return SyncFolder(ParentFolder(path_));
+  return is_synced ? SyncFolder(ParentFolder(path_)) : absl::OkStatus();
 }
 
-absl::Status WriteFileAtomically(const std::string& path, absl::string_view content) {
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view content,
+                                 Durability durability) {
   WEFT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
   WEFT_RETURN_IF_ERROR(file.Append(content));
-  return file.Commit();
+  return file.Commit(durability);
 }
 
 absl::Status ReadInChunks(const std::string& path,

@@ -41,6 +41,12 @@ class MappedFile {
   size_t size_ = 0;
 };
 
+// What is left of a committed file after the machine has lost power.
+enum class Durability {
+  kSynced,  // all of it, under its name
+  kNone,    // anything; other processes see it whole or not at all
+};
+
 class AtomicFile {
  public:
   // Truncates a "<path>.tmp" that an earlier, killed writer left behind.
@@ -52,7 +58,7 @@ class AtomicFile {
   absl::Status Append(absl::Span<const std::byte> bytes);
   absl::Status Append(absl::string_view text);
   // Everything to the disk, then under its name. Nothing may be appended afterwards.
-  absl::Status Commit();
+  absl::Status Commit(Durability durability = Durability::kSynced);
 
   int64_t size() const { return size_; }  // bytes appended so far
   const std::string& path() const { return path_; }
@@ -66,10 +72,13 @@ class AtomicFile {
   std::string temporary_path_;
   int descriptor_ = -1;
   int64_t size_ = 0;
+  int64_t written_ = 0;  // bytes that the kernel has,
+  int64_t started_ = 0;  // and that it was told to take to the disk
   std::vector<std::byte> buffer_;
 };
 
-absl::Status WriteFileAtomically(const std::string& path, absl::string_view content);
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view content,
+                                 Durability durability = Durability::kSynced);
 // The file's bytes in order, some at a time. Unlike a MappedFile, a disk that fails is a status and
 // not the signal SIGBUS.
 absl::Status ReadInChunks(const std::string& path,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -95,7 +96,15 @@ Pending Started(const char* name, const char* wait_name, const at::Tensor& whole
   return pending;
 }
 
+constexpr char kAgreedPayload[] = "weft.train/agreed";
+
 }  // namespace
+
+absl::Status AsAgreed(absl::Status status) {
+  if (!status.ok()) status.SetPayload(kAgreedPayload, absl::Cord());
+  return status;
+}
+bool IsAgreed(const absl::Status& status) { return status.GetPayload(kAgreedPayload).has_value(); }
 
 absl::StatusOr<std::unique_ptr<Group>> Group::Create(
     std::shared_ptr<collectives::Endpoint> endpoint, absl::string_view name,
@@ -134,7 +143,7 @@ void Group::SetTrace(Trace* trace, int compute_track, int track) {
 }
 
 absl::Status Group::UseNccl(std::shared_ptr<NcclSession> session, WeftStream* current,
-                            bool high_priority) {
+                            const NcclUse& use) {
   session_ = std::move(session);
   if (size() == 1) return absl::OkStatus();
   std::string id;
@@ -147,10 +156,10 @@ absl::Status Group::UseNccl(std::shared_ptr<NcclSession> session, WeftStream* cu
   WEFT_RETURN_IF_ERROR(Agree(made));
   WEFT_ASSIGN_OR_RETURN(id, FromFirst(id));
   absl::StatusOr<std::unique_ptr<NcclCollectives>> nccl =
-      NcclCollectives::Create(session_, name_, rank(), size(), id, current, high_priority);
+      NcclCollectives::Create(session_, name_, rank(), size(), id, current, use.high_priority);
   WEFT_RETURN_IF_ERROR(Agree(nccl.status()));
   nccl_ = *std::move(nccl);
-  return high_priority ? Agree(nccl_->ConnectForMessages()) : absl::OkStatus();
+  return use.exchanges_messages ? Agree(nccl_->ConnectForMessages()) : absl::OkStatus();
 }
 
 std::function<absl::Status()> Group::HealthCheck() const {
@@ -331,7 +340,8 @@ absl::StatusOr<Pending> Group::AllToAll(at::Tensor received, at::Tensor sent) {
 
 absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts& received_parts,
                                             at::Tensor sent, const RowParts& sent_parts,
-                                            const char* name, const char* wait_name) {
+                                            int64_t typical_rows, const char* name,
+                                            const char* wait_name) {
   Pending pending = Started(name, wait_name, sent);
   if (size() == 1) {
     const auto rows = static_cast<int64_t>(sent_parts.counts[0]);
@@ -363,7 +373,8 @@ absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts&
   at::Tensor from = OutgoingRows(sent, sent_parts);
   at::Tensor to = IncomingRows(received, received_parts, pending);
   pending.work = communicator_->AllToAllV(from.data_ptr(), sent_counts, sent_begins, to.data_ptr(),
-                                          received_counts, received_begins, type);
+                                          received_counts, received_begins, type,
+                                          static_cast<size_t>(typical_rows) * width);
   pending.tensors = {std::move(to), std::move(from)};
   return Launched(std::move(pending));
 }
@@ -530,6 +541,7 @@ absl::Status Group::Agree(const absl::Status& status, absl::Status& agreed) {
     (void)absl::SimpleAtoi(other.substr(0, space), &code);
     agreed = absl::Status(static_cast<absl::StatusCode>(code),
                           absl::StrCat("rank ", rank, ": ", other.substr(space + 1)));
+    if (size() == endpoint_->world_size()) agreed = AsAgreed(std::move(agreed));
     break;
   }
   return absl::OkStatus();

@@ -30,6 +30,10 @@
 
 namespace weft::train {
 
+// Marks an error that every rank of the job returns alike, so that none has to be told of it.
+absl::Status AsAgreed(absl::Status status);
+bool IsAgreed(const absl::Status& status);
+
 // A collective or a message under way. Its tensors belong to it until Wait.
 struct Pending {
   collectives::WorkPtr work;  // of the communicator; null: none
@@ -73,10 +77,13 @@ class Group {
 
   // From now on collectives of tensors that go a device's way (device/device.h) are NCCL's; what is
   // agreed upon stays with the communicator. Called by all ranks of the group, which wait for each
-  // other. `current`: the stream that computes. Groups of high priority are connected for messages
-  // at once (NcclCollectives::ConnectForMessages).
+  // other. `current`: the stream that computes.
+  struct NcclUse {
+    bool high_priority = false;       // of its stream: computation waits for what the group moves
+    bool exchanges_messages = false;  // connected for them at once (ConnectForMessages)
+  };
   absl::Status UseNccl(std::shared_ptr<NcclSession> session, WeftStream* current,
-                       bool high_priority);
+                       const NcclUse& use);
   // The same of messages. A channel is a way from one rank to another on which they are received in
   // the order in which they are sent; NCCL knows no tags, so each has a communicator and a stream.
   // All ranks give the same list.
@@ -91,6 +98,10 @@ class Group {
   // After an error on this rank: nothing on its GPU waits for other ranks any more.
   void AbortNccl(const absl::Status& why) {
     if (session_ != nullptr) session_->Fail(why);
+  }
+  // Fails what is under way and all later calls, here and on the group's other ranks, with `why`.
+  void Abort(const absl::Status& why) {
+    if (communicator_ != nullptr) communicator_->Abort(why);
   }
   // Whether all ranks are there, as the communicator knows without asking them: a function for
   // other threads, which may outlive the group.
@@ -120,13 +131,15 @@ class Group {
   // ranks.
   absl::StatusOr<Pending> AllToAll(at::Tensor received, at::Tensor sent);
   // Rows of any number to and from each rank: counts and first rows by rank. Both tensors are
-  // [rows, the same width]; names are literals, for the trace.
+  // [rows, the same width]; names are literals, for the trace. `typical_rows`: from one rank to one
+  // other on average, the same number on all ranks; 0: they do not know it.
   struct RowParts {
     absl::Span<const size_t> counts, begins;
   };
   absl::StatusOr<Pending> ExchangeRows(at::Tensor received, const RowParts& received_parts,
                                        at::Tensor sent, const RowParts& sent_parts,
-                                       const char* name, const char* wait_name);
+                                       int64_t typical_rows, const char* name,
+                                       const char* wait_name);
   // Matched by (peer, tag) in order; on a channel of UseNcclChannels, of a tensor that goes a
   // device's way, in order alone.
   absl::StatusOr<Pending> Send(at::Tensor tensor, int peer, uint32_t tag,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/failure.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "trainer/device/device.h"
@@ -84,7 +85,8 @@ std::vector<std::string> TraceTrackNames() {
           "tensor communication",
           "pipeline communication",
           "context communication",
-          "expert communication"};
+          "expert communication",
+          "bubble"};
 }
 
 absl::StatusOr<Mesh> MeshOf(const TrainConfig& config, int ranks) {
@@ -271,16 +273,45 @@ absl::Status ParallelGroups::OpenDeviceCollectives(const TrainConfig& config, at
 absl::Status ParallelGroups::UseNccl(const std::shared_ptr<NcclSession>& session,
                                      WeftStream* current,
                                      absl::Span<const Group::Channel> channels) {
-  for (Group* group : {tensor.get(), context.get(), expert.get()}) {
-    WEFT_RETURN_IF_ERROR(group->UseNccl(session, current, /*high_priority=*/true));
+  constexpr Group::NcclUse kAwaited{.high_priority = true};
+  constexpr Group::NcclUse kAwaitedMessages{.high_priority = true, .exchanges_messages = true};
+  WEFT_RETURN_IF_ERROR(tensor->UseNccl(session, current, kAwaited));
+  for (Group* group : {context.get(), expert.get()}) {
+    WEFT_RETURN_IF_ERROR(group->UseNccl(session, current, kAwaitedMessages));
   }
   Group* const of_experts = experts == nullptr ? nullptr : experts->data.get();
   for (Group* group : {data.get(), of_experts, shard.get(), replicas.get(), ends.get()}) {
     if (group == nullptr) continue;
-    WEFT_RETURN_IF_ERROR(group->UseNccl(session, current, /*high_priority=*/false));
+    WEFT_RETURN_IF_ERROR(group->UseNccl(session, current, {}));
   }
   world->WatchNccl(session);
   return pipeline->UseNcclChannels(session, current, channels);
+}
+
+void ParallelGroups::Fail(const absl::Status& why) {
+  world->AbortNccl(why);
+  if (IsAgreed(why)) return;
+  const int mine = world->rank();
+  const Failure failure = FailureOf(why);
+  absl::Status cause = why;
+  if (failure.rank < 0 || failure.rank == mine) {  // it began here
+    cause = WithFailure(
+        absl::UnavailableError(absl::StrCat("rank ", mine, " is gone: it failed: ", why.message())),
+        {.scope = FailureScope::kProcess, .rank = mine});
+  }
+  for (Group* group : All()) group->Abort(cause);
+}
+
+std::vector<Group*> ParallelGroups::All() const {
+  std::vector<Group*> all;
+  for (Group* group : {world.get(), data.get(), tensor.get(), context.get(), expert.get(),
+                       pipeline.get(), ends.get(), shard.get(), replicas.get(), snapshots.get(),
+                       checkpoints.get(), checkpoint_copies.get()}) {
+    if (group != nullptr) all.push_back(group);
+  }
+  if (experts == nullptr) return all;
+  for (Group* group : experts->All()) all.push_back(group);
+  return all;
 }
 
 void ParallelGroups::SetOverlap(const OverlapAxes& axes) {

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/trace.h"
@@ -26,6 +27,7 @@ enum TraceTrack {
   kPipelineTrack,
   kContextTrack,
   kExpertTrack,
+  kBubbleTrack,
   kTraceTracks
 };
 std::vector<std::string> TraceTrackNames();
@@ -79,10 +81,16 @@ struct ParallelGroups {
   absl::Status OpenDeviceCollectives(const TrainConfig& config, at::Device device,
                                      absl::Duration timeout);
 
+  // After an error on this rank, before it leaves: every group fails with its cause, on all ranks,
+  // so that each names the rank at which it began and not the one that it heard of it from. Not for
+  // what all ranks know already (IsAgreed). Nothing on this rank's GPU waits for others afterwards.
+  void Fail(const absl::Status& why);
+
   void SetTrace(Trace* trace);
   void set_step(int64_t step);
 
  private:
+  std::vector<Group*> All() const;
   void SetOverlap(const OverlapAxes& axes);
   absl::Status UseNccl(const std::shared_ptr<NcclSession>& session, WeftStream* current,
                        absl::Span<const Group::Channel> pipeline_channels);

@@ -1,5 +1,7 @@
 #include "trainer/loop/checkpoints.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -43,40 +45,39 @@ std::vector<std::string> StatePrefixes(const Optimizer& optimizer) {
 // What this rank writes. Values that are not kept in fp32 are copied to `values`.
 void AppendParts(const ShardedParameters& parameters, std::deque<std::vector<float>>& values,
                  std::vector<BufferPart>& parts) {
-  if (parameters.IsReplica()) return;
   const ParameterStore& store = parameters.store();
   const std::vector<std::string> prefixes = StatePrefixes(parameters.optimizer());
-  auto add = [&](const std::string& prefix, const OwnedSlice& slice, float* data) {
+  for (const SavedSlice& saved : parameters.Saved()) {
+    const OwnedSlice& slice = *saved.slice;
     const ParameterSpec& spec = store.parameters()[static_cast<size_t>(slice.parameter)];
-    BufferPart part{absl::StrCat(prefix, spec.name), DType::kF32, spec.whole_elements()};
-    part.shape = spec.whole_shape;
-    for (const ElementRuns& runs : RunsOf(spec, slice.begin, slice.elements)) {
-      part.ranges.push_back(PlaceOf(runs));
+    auto add = [&](const std::string& prefix, float* data) {
+      BufferPart part{absl::StrCat(prefix, spec.name), DType::kF32, spec.whole_elements()};
+      part.shape = spec.whole_shape;
+      for (const ElementRuns& runs : RunsOf(spec, slice.begin + saved.from, saved.elements)) {
+        part.ranges.push_back(PlaceOf(runs));
+      }
+      part.bytes = BytesOf(data, saved.elements);
+      parts.push_back(std::move(part));
+    };
+    auto copy = [&] { return values.emplace_back(static_cast<size_t>(saved.elements)).data(); };
+    const at::Tensor& owned = store.buckets()[static_cast<size_t>(slice.bucket)].owned;
+    if (owned.scalar_type() == at::kFloat && owned.is_cpu()) {
+      add(kParameterPrefix, owned.data_ptr<float>() + slice.at + saved.from);
+    } else {
+      float* const copied = copy();
+      store.Read(slice, saved.from, absl::MakeSpan(copied, static_cast<size_t>(saved.elements)));
+      add(kParameterPrefix, copied);
     }
-    part.bytes = BytesOf(data, slice.elements);
-    parts.push_back(std::move(part));
-  };
-  for (const ParameterBucket& bucket : store.buckets()) {
-    if (!bucket.counts) continue;  // another rank saves it
-    for (const OwnedSlice& slice : bucket.slices) {
-      if (bucket.owned.scalar_type() == at::kFloat && bucket.owned.is_cpu()) {
-        add(kParameterPrefix, slice, bucket.owned.data_ptr<float>() + slice.at);
-      } else {
-        std::vector<float>& copy = values.emplace_back(static_cast<size_t>(slice.elements));
-        store.Read(slice, 0, absl::MakeSpan(copy));
-        add(kParameterPrefix, slice, copy.data());
+    for (size_t k = 0; k < prefixes.size(); ++k) {
+      if (slice.states[k] == nullptr) continue;
+      const at::Tensor state = store.StateOf(slice, k).narrow(0, saved.from, saved.elements);
+      if (state.is_cpu()) {
+        add(prefixes[k], state.data_ptr<float>());
+        continue;
       }
-      for (size_t k = 0; k < prefixes.size(); ++k) {
-        if (slice.states[k] == nullptr) continue;
-        const at::Tensor state = store.StateOf(slice, k);
-        if (state.is_cpu()) {
-          add(prefixes[k], slice, slice.states[k]);
-        } else {
-          std::vector<float>& copy = values.emplace_back(static_cast<size_t>(slice.elements));
-          at::from_blob(copy.data(), {slice.elements}, at::kFloat).copy_(state);
-          add(prefixes[k], slice, copy.data());
-        }
-      }
+      float* const copied = copy();
+      at::from_blob(copied, {saved.elements}, at::kFloat).copy_(state);
+      add(prefixes[k], copied);
     }
   }
 }
@@ -479,8 +480,14 @@ absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ParameterSets& p
 absl::Status RunCheckpoints::Save(const RunPosition& position, const ParameterSets& parameters,
                                   absl::Status& failure) {
   std::deque<std::vector<float>> values;
-  const std::vector<BufferPart> parts = Parts(parameters, values);
-  return Write(position, parameters.optimizer().name(), parts, group_, failure);
+  std::vector<BufferPart> parts;
+  {
+    const SaveTimes::Scope scope(&times_, SavePhase::kCopy);
+    parts = Parts(parameters, values);
+  }
+  // The run stands still, and with it all compute threads but this one.
+  return Write(position, parameters.optimizer().name(), parts, group_,
+               /*cores_are_idle=*/at::get_num_threads() > 1, failure);
 }
 
 absl::Status RunCheckpoints::Begin(const RunPosition& position, const ParameterSets& parameters,
@@ -501,13 +508,17 @@ absl::Status RunCheckpoints::Begin(const RunPosition& position, const ParameterS
     if (before_copy_) before_copy_();
     std::deque<std::vector<float>> values;
     std::vector<BufferPart> parts;
-    beside.Run([&] { parts = Parts(parameters, values); });
-    MoveInto(pool_, parts);
+    {
+      const SaveTimes::Scope scope(&times_, SavePhase::kCopy);
+      beside.Run([&] { parts = Parts(parameters, values); });
+      MoveInto(pool_, parts);
+    }
     const std::string optimizer(parameters.optimizer().name());
     copied.set_value();
     values.clear();
     return local_ ? WriteLocal(position, optimizer, parts)
-                  : Write(position, optimizer, parts, *groups_.checkpoints, saving_failure_);
+                  : Write(position, optimizer, parts, *groups_.checkpoints,
+                          /*cores_are_idle=*/false, saving_failure_);
   });
   return absl::OkStatus();
 }
@@ -544,9 +555,18 @@ CheckpointState RunCheckpoints::StateAfter(const RunPosition& position,
 
 absl::Status RunCheckpoints::Write(const RunPosition& position, absl::string_view optimizer,
                                    const std::vector<BufferPart>& parts, Group& group,
-                                   absl::Status& failure) {
+                                   bool cores_are_idle, absl::Status& failure) {
   CheckpointWriter writer(folder_, position.step, group.size());
-  WEFT_RETURN_IF_ERROR(group.Agree(writer.WriteShard(group.rank(), parts), failure));
+  writer.set_times(&times_);
+  writer.set_checksums_beside(cores_are_idle);
+  times_.CountSave();
+  FinishPruning();  // so that the disk holds one checkpoint more than are kept, and not two
+  const absl::Status wrote = writer.WriteShard(group.rank(), parts);
+  {
+    const SaveTimes::Scope scope(&times_, SavePhase::kMeet);
+    WEFT_RETURN_IF_ERROR(group.Agree(wrote, failure));
+  }
+  const SaveTimes::Scope scope(&times_, SavePhase::kCommit);
   return CommitByFirst(
       writer, position.step,
       [&] { return writer.Commit(StateAfter(position, optimizer)).status(); }, group, failure);
@@ -560,10 +580,10 @@ absl::Status RunCheckpoints::CommitByFirst(CheckpointWriter& writer, int64_t ste
   if (group.rank() == 0) {
     if (failure.ok()) committed = commit();
     if (committed.ok()) {
+      FinishPruning();
       retention_.Committed(step);
       if (mirror_) Mirror(step);
-      absl::Status pruned = retention_.Prune().status();
-      if (!pruned.ok()) WEFT_LOG_WARN("old checkpoints stay: ", pruned.ToString());
+      BeginPruning();
     } else {
       writer.Abandon();
     }
@@ -576,9 +596,9 @@ absl::Status RunCheckpoints::CommitByFirst(CheckpointWriter& writer, int64_t ste
 absl::Status RunCheckpoints::WriteLocal(const RunPosition& position, absl::string_view optimizer,
                                         const std::vector<BufferPart>& parts) {
   Group& group = *groups_.checkpoints;
-  WEFT_ASSIGN_OR_RETURN(
-      Manifest manifest,
-      local_->Write(position.step, parts, StateAfter(position, optimizer), group, saving_failure_));
+  WEFT_ASSIGN_OR_RETURN(Manifest manifest,
+                        local_->Write(position.step, parts, StateAfter(position, optimizer), group,
+                                      saving_failure_, times_));
   if (!saving_failure_.ok()) return absl::OkStatus();
   // Rank 0 is through when all others have nothing left to do but to end.
   const bool is_busy = local_copying_.valid() && local_copying_.wait_for(std::chrono::seconds(0)) !=
@@ -622,6 +642,19 @@ absl::Status RunCheckpoints::CopyToRunFolder(const Manifest& manifest,
   return absl::OkStatus();
 }
 
+// Nobody has to wait for that: to free the pages of a checkpoint takes as long as to write some.
+void RunCheckpoints::BeginPruning() {
+  pruning_ = StartUnbound([this] {
+    const SaveTimes::Scope scope(&times_, SavePhase::kRemove);
+    const absl::Status pruned = retention_.Prune().status();
+    if (!pruned.ok()) WEFT_LOG_WARN("old checkpoints stay: ", pruned.ToString());
+  });
+}
+
+void RunCheckpoints::FinishPruning() {
+  if (pruning_.valid()) pruning_.get();
+}
+
 void RunCheckpoints::Mirror(int64_t step) {
   committed_ = step;
   const absl::Status status =
@@ -630,6 +663,7 @@ void RunCheckpoints::Mirror(int64_t step) {
 }
 
 absl::Status RunCheckpoints::FinishMirror() {
+  FinishPruning();
   if (!mirror_) return absl::OkStatus();
   const absl::Time until = absl::Now() + config_.checkpoint_remote_timeout;
   absl::Status status = mirror_->Finish(config_.checkpoint_remote_timeout);

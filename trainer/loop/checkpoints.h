@@ -75,8 +75,9 @@ class RunCheckpoints {
   // never finished.
   absl::Status Tidy();
 
-  // Writes a checkpoint and deletes old ones. Returns an error when the group fails; `failure` is
-  // why there is no new checkpoint: then nothing of it is left and older ones are whole.
+  // Writes a checkpoint, and begins to delete old ones in the background. Returns an error when the
+  // group fails; `failure` is why there is no new checkpoint: then nothing of it is left and older
+  // ones are whole.
   absl::Status Save(const RunPosition& position, const ParameterSets& parameters,
                     absl::Status& failure);
 
@@ -96,10 +97,14 @@ class RunCheckpoints {
   int64_t local_left_out() const { return local_left_out_; }
   size_t pool_bytes() const { return pool_.size(); }
 
-  // Waits for the copy to the remote folder, and copies the last checkpoint if that was left out or
-  // failed; checkpoint.remote_timeout in all. Why the last one is not there; rank 0 only.
+  // Waits until old checkpoints are deleted, and for the copy to the remote folder, and copies the
+  // last checkpoint if that was left out or failed; checkpoint.remote_timeout in all. Why the last
+  // one is not there; rank 0 only.
   absl::Status FinishMirror();
   const CheckpointMirror* mirror() const { return mirror_ ? &*mirror_ : nullptr; }
+
+  // Of this rank's saves into the run's folder or to the local disks. Read after FinishMirror().
+  const SaveTimes& times() const { return times_; }
 
  private:
   struct Found {
@@ -122,7 +127,8 @@ class RunCheckpoints {
                                        ParameterSets& parameters, absl::Status& damage);
   CheckpointState StateAfter(const RunPosition& position, absl::string_view optimizer) const;
   absl::Status Write(const RunPosition& position, absl::string_view optimizer,
-                     const std::vector<BufferPart>& parts, Group& group, absl::Status& failure);
+                     const std::vector<BufferPart>& parts, Group& group, bool cores_are_idle,
+                     absl::Status& failure);
   absl::Status CommitByFirst(CheckpointWriter& writer, int64_t step,
                              const std::function<absl::Status()>& commit, Group& group,
                              absl::Status& failure);
@@ -131,13 +137,17 @@ class RunCheckpoints {
   absl::Status CopyToRunFolder(const Manifest& manifest, const absl::StatusOr<MappedFile>& shard);
   absl::Status FinishSaving(SavedInBackground& saved);
   void Mirror(int64_t step);
+  void BeginPruning();
+  void FinishPruning();
 
   const std::string folder_;
   const TrainConfig& config_;
   ParallelGroups& groups_;
   Group& group_;
   const std::function<void()> before_copy_;
-  Retention retention_;  // used by rank 0
+  SaveTimes times_;
+  Retention retention_;        // used by rank 0,
+  std::future<void> pruning_;  // while this deletes old checkpoints by it alone
   std::optional<LocalCheckpoints> local_;
   std::optional<CheckpointMirror> mirror_;  // rank 0, where there is a remote folder
   int64_t committed_ = -1;                  // rank 0: the last step that is to be in the mirror

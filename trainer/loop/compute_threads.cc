@@ -73,7 +73,10 @@ absl::StatusOr<ComputeThreads> ComputeThreads::Bind(const ParallelGroups& groups
     BindOthers(*cpus);
     absl::StatusOr<ThreadBinding> binding = ThreadBinding::To(cpus->front());
     why = binding.status();
-    if (binding.ok()) out.binding_.emplace(*std::move(binding));
+    if (binding.ok()) {
+      out.binding_.emplace(*std::move(binding));
+      out.cpu_ = cpus->front();
+    }
   }
   WEFT_ASSIGN_OR_RETURN(
       const std::vector<std::string> said,
@@ -88,6 +91,12 @@ absl::StatusOr<ComputeThreads> ComputeThreads::Bind(const ParallelGroups& groups
                          ? said[0]
                          : absl::StrCat("bound to CPUs ", absl::StrJoin(ranks, ", "));
   return out;
+}
+
+void ComputeThreads::Rebind() {
+  if (cpu_ < 0 || binding_) return;
+  absl::StatusOr<ThreadBinding> binding = ThreadBinding::To(cpu_);
+  if (binding.ok()) binding_.emplace(*std::move(binding));
 }
 
 }  // namespace weft::train

@@ -18,11 +18,17 @@ class ComputeThreads {
   // `threads`. That thread is free again when the object goes; LibTorch's others stay bound.
   static absl::StatusOr<ComputeThreads> Bind(const ParallelGroups& groups, int threads);
 
+  // The calling thread, which is Bind's, is free until Rebind: threads that it starts meanwhile may
+  // run everywhere. No-ops where nothing is bound.
+  void Unbind() { binding_.reset(); }
+  void Rebind();
+
   // "bound to CPUs 0, 1 (rank 0), 2, 3 (rank 1)", or "not bound: " and why; the first rank's host.
   const std::string& description() const { return description_; }
 
  private:
   std::optional<ThreadBinding> binding_;
+  int cpu_ = -1;  // of the calling thread; below 0: it is not bound
   std::string description_;
 };
 

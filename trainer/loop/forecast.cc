@@ -39,7 +39,59 @@ struct BlockBytes {
   int64_t loss = 0;           // the most that the loss makes besides
 };
 
-BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, RecomputeKind recompute) {
+// How choices fall on experts: as many on each, or, as can be where none is dropped, all that can
+// on those of one rank.
+enum class RoutingLoad : uint8_t { kEven, kWorst };
+
+// Rows of hidden activations in a rank's exchange with the experts of a layer.
+struct ExpertRows {
+  int64_t sent = 0, received = 0;
+};
+ExpertRows RowsOfExperts(const TrainConfig& config, const StepPlan& plan, RoutingLoad load) {
+  const ModelConfig& model = config.model;
+  const int64_t sharers = int64_t{plan.sizes.tensor} * plan.sizes.expert;
+  const int64_t tokens = plan.micro_rows * plan.TokensHeld(model.sequence) / plan.sizes.tensor;
+  const double choices = static_cast<double>(tokens * model.top_k);
+  const double places =
+      model.capacity_factor > 0 ? choices * model.capacity_factor : tokens * sharers * model.top_k;
+  const double even = std::min(choices, places);
+  // A token chooses an expert once.
+  const double worst = static_cast<double>(
+      tokens * sharers * std::min(model.top_k, model.experts / std::max<int64_t>(1, sharers)));
+  const double received = load == RoutingLoad::kEven ? even : std::min(worst, places);
+  return {static_cast<int64_t>(even), static_cast<int64_t>(received)};
+}
+
+// What experts.cc and router.cc keep and make, in the place of a feed-forward part.
+struct ExpertBytes {
+  int64_t kept = 0, transient = 0, until_weights = 0;
+};
+ExpertBytes BytesOfExperts(const TrainConfig& config, const StepPlan& plan, RoutingLoad load) {
+  const ModelConfig& model = config.model;
+  const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
+  const int64_t tokens = plan.micro_rows * plan.TokensHeld(model.sequence) / plan.sizes.tensor;
+  const int64_t here = model.experts / (int64_t{plan.sizes.tensor} * plan.sizes.expert);
+  const int64_t inner = (model.IsGated() ? 2 : 1) * model.ffn;
+  const auto [sent, received] = RowsOfExperts(config, plan, load);
+  ExpertBytes bytes;
+  // Probabilities and the load of experts; of each choice its number, whether it is kept, its
+  // weight and its place.
+  const int64_t routing =
+      tokens * (2 * model.experts * 4 + 8) + tokens * model.top_k * (8 + 1 + 4 + 8);
+  bytes.kept = received * (model.hidden + inner) * width + sent * model.hidden * width + routing;
+  // Gradients of the rows: in fp32 as they come, weighted, and as they return; of those here on
+  // both sides of the experts and inside. Then the sums by token, in fp32.
+  const int64_t one = received / here * (inner + model.ffn + model.hidden) * width;
+  const int64_t sums = (tokens + (width < 4 ? sent : 0)) * model.hidden * 4;
+  bytes.transient = sent * model.hidden * (4 + 2 * width) +
+                    received * (2 * model.hidden + inner) * width + std::max(one, sums);
+  // Inputs of the experts' products, and gradients of their outputs.
+  bytes.until_weights = received * (2 * model.hidden + model.ffn + inner) * width;
+  return bytes;
+}
+
+BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, RecomputeKind recompute,
+                        RoutingLoad load) {
   const ModelConfig& model = config.model;
   const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
   const int64_t rows = plan.micro_rows * plan.TokensHeld(model.sequence);
@@ -51,9 +103,8 @@ BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, Recompu
   const int64_t by_norms = 2 * norms * model.hidden * row + norms * rows / parts * 8;
   const int64_t qkv = (model.hidden + 2 * model.KvHidden()) * row;
   const int64_t mixed = model.hidden * row + rows * model.heads / parts * 4;
-  const int64_t chosen = model.HasExperts() ? model.top_k : 1;
-  const int64_t inner = gates * model.ffn * row * chosen;
-  const int64_t activated = model.ffn * row * chosen;
+  const int64_t inner = model.HasExperts() ? 0 : gates * model.ffn * row;
+  const int64_t activated = model.HasExperts() ? 0 : model.ffn * row;
   BlockBytes bytes;
   bytes.kept = by_norms + qkv + mixed + inner + activated;
   // The second half of the backward pass: gradients of the residual stream, the nonlinearity's
@@ -62,6 +113,12 @@ BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, Recompu
   bytes.transient = 2 * model.hidden * row + inner + exchanged;
   bytes.until_weights = norms * model.hidden * row + mixed + activated +  // the products' inputs
                         qkv + 2 * model.hidden * row + inner;  // and their outputs' gradients
+  if (model.HasExperts()) {
+    const ExpertBytes experts = BytesOfExperts(config, plan, load);
+    bytes.kept += experts.kept;
+    bytes.transient = 2 * model.hidden * row + experts.transient;
+    bytes.until_weights += experts.until_weights;
+  }
   if (recompute == RecomputeKind::kSelective) {
     bytes.kept -= mixed + activated;
     bytes.transient += mixed + activated;
@@ -73,7 +130,8 @@ BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, Recompu
 }
 
 // Bytes of one micro-batch's tensors in a chunk.
-BlockBytes BytesOfChunk(const TrainConfig& config, const StepPlan& plan, const ModelChunk& chunk) {
+BlockBytes BytesOfChunk(const TrainConfig& config, const StepPlan& plan, const ModelChunk& chunk,
+                        RoutingLoad load) {
   const ModelConfig& model = config.model;
   const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
   const int64_t rows = plan.micro_rows * plan.TokensHeld(model.sequence);
@@ -81,7 +139,7 @@ BlockBytes BytesOfChunk(const TrainConfig& config, const StepPlan& plan, const M
   BlockBytes bytes;
   for (int64_t layer = chunk.first_layer; layer < chunk.end_layer; ++layer) {
     const BlockBytes block =
-        BytesOfBlock(config, plan, config.recompute[static_cast<size_t>(layer)]);
+        BytesOfBlock(config, plan, config.recompute[static_cast<size_t>(layer)], load);
     bytes.kept += block.kept;
     bytes.until_weights += block.until_weights;
     bytes.transient = std::max(bytes.transient, block.transient);
@@ -105,9 +163,11 @@ BlockBytes BytesOfChunk(const TrainConfig& config, const StepPlan& plan, const M
 
 // The most that the passes of a stage hold at one time, in the order in which it runs them.
 int64_t ActivationBytes(const TrainConfig& config, const StepPlan& plan, const ModelPart& part,
-                        absl::Span<const topology::PipelinePass> passes) {
+                        absl::Span<const topology::PipelinePass> passes, RoutingLoad load) {
   std::vector<BlockBytes> chunks;
-  for (const ModelChunk& chunk : part.chunks) chunks.push_back(BytesOfChunk(config, plan, chunk));
+  for (const ModelChunk& chunk : part.chunks) {
+    chunks.push_back(BytesOfChunk(config, plan, chunk, load));
+  }
   const bool splits = SplitsBackward(plan.pipeline.kind);
   int64_t held = 0, most = 0;
   for (const topology::PipelinePass& pass : passes) {
@@ -283,14 +343,14 @@ Bytes HostMemory(const TrainConfig& config) {
 
 absl::Status NoPlace(const TrainConfig& config, const std::string& host, int ranks, Bytes tensors,
                      Bytes program, Bytes memory) {
-  return absl::InvalidArgumentError(absl::StrFormat(
+  return AsAgreed(absl::InvalidArgumentError(absl::StrFormat(
       "%s: %d ranks need %.0f MiB for tensors and copies of the state and %.0f MiB for the "
       "programs, together %.0f MiB; "
       "%s %.0f MiB. Fewer ranks a host, a smaller train.micro_batch, train.recompute = full or a "
       "higher parallel.zero take less",
       host, ranks, Mebibytes(tensors), Mebibytes(program), Mebibytes(tensors + program),
       config.host_memory.count() > 0 ? "train.host_memory is" : "the machine has",
-      Mebibytes(memory)));
+      Mebibytes(memory))));
 }
 
 }  // namespace
@@ -319,17 +379,88 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const S
   estimate.optimizer = Bytes(StateBytes(config, buckets));
   estimate.packed = PackedBytes(config.model, part, plan.PartPacked(config), config.precision,
                                 gemm != nullptr ? *gemm : KernelLibrary::kWeft);
+  // Ranks with the same state. Where there are experts, those of theirs are others.
+  const int replicas = config.model.HasExperts() ? 1 : plan.sizes.data * plan.sizes.context / ranks;
   if (keeps_snapshots) {
-    estimate.snapshots = (Bytes(buckets.shard * owned_width) + estimate.optimizer) * 4;
+    // Replicas are taken to be on other hosts, or all ranks on one: then each keeps its own alone.
+    estimate.snapshots =
+        (Bytes(buckets.shard * owned_width) + estimate.optimizer) * (replicas > 1 ? 2 : 4);
   }
-  if (config.checkpoint_background) estimate.pool = Bytes(buckets.shard * 4) + estimate.optimizer;
-  estimate.activations =
-      Bytes(ActivationBytes(config, plan, part, schedule[static_cast<size_t>(stage)]));
+  if (config.checkpoint_background) {
+    estimate.pool = Bytes((buckets.shard * 4 + estimate.optimizer.count()) / replicas);
+  }
+  const auto& passes = schedule[static_cast<size_t>(stage)];
+  estimate.activations = Bytes(ActivationBytes(config, plan, part, passes, RoutingLoad::kEven));
+  estimate.uneven_routing =
+      Bytes(ActivationBytes(config, plan, part, passes, RoutingLoad::kWorst)) -
+      estimate.activations;
   return estimate;
 }
 
+namespace {
+
+// A line a stage, into `text`; the estimates of the stages' first ranks.
+absl::StatusOr<std::vector<MemoryEstimate>> AppendMemory(const TrainConfig& config,
+                                                         const StepPlan& plan, bool keeps_snapshots,
+                                                         std::string& text) {
+  absl::StrAppend(&text, "memory of a rank, MiB (estimated)\n",
+                  "  stage  parameters  gradients  optimizer  activations   packed  snapshots  "
+                  "checkpoints    total\n");
+  std::vector<MemoryEstimate> stages;
+  Bytes uneven;
+  for (int stage = 0; stage < plan.sizes.pipeline; ++stage) {
+    WEFT_ASSIGN_OR_RETURN(const MemoryEstimate memory,
+                          EstimateMemory(config, plan, stage, 0, keeps_snapshots));
+    absl::StrAppendFormat(
+        &text, "  %5d  %10.1f  %9.1f  %9.1f  %11.1f  %7.1f  %9.1f  %11.1f  %7.1f\n", stage,
+        Mebibytes(memory.parameters), Mebibytes(memory.gradients), Mebibytes(memory.optimizer),
+        Mebibytes(memory.activations), Mebibytes(memory.packed), Mebibytes(memory.snapshots),
+        Mebibytes(memory.pool), Mebibytes(memory.total()));
+    uneven = std::max(uneven, memory.uneven_routing);
+    stages.push_back(memory);
+  }
+  if (config.model.HasExperts()) {
+    absl::StrAppendFormat(&text,
+                          "  Experts are counted with as many choices each. Where all choices that "
+                          "can fall on one rank's\n  experts do, that rank takes up to %.1f MiB "
+                          "more.\n",
+                          Mebibytes(uneven));
+  }
+  return stages;
+}
+
+// A rank of each GPU, and what it takes of the host beside it.
+absl::Status AppendGpus(const std::vector<MemoryEstimate>& stages, Bytes gpu_memory,
+                        std::string& text) {
+  size_t fullest = 0;
+  for (size_t stage = 1; stage < stages.size(); ++stage) {
+    if (stages[stage].on_device() > stages[fullest].on_device()) fullest = stage;
+  }
+  const double needs = Mebibytes(stages[fullest].on_device());
+  if (gpu_memory.count() == 0) {
+    absl::StrAppendFormat(
+        &text,
+        "a GPU         1 rank: %.0f MiB, of stage %d (--gpu-memory says what a GPU "
+        "has)\n",
+        needs, fullest);
+    return absl::OkStatus();
+  }
+  if (stages[fullest].on_device() > gpu_memory) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a GPU: a rank of stage %d needs %.0f MiB for tensors; the GPU has %.0f MiB. More ranks to "
+        "a model, a smaller train.micro_batch, train.recompute = full or a higher parallel.zero "
+        "take less",
+        fullest, needs, Mebibytes(gpu_memory)));
+  }
+  absl::StrAppendFormat(&text, "a GPU         1 rank: %.0f MiB of %.0f, of stage %d\n", needs,
+                        Mebibytes(gpu_memory), fullest);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, int ranks_per_host,
-                                        bool keeps_snapshots) {
+                                        bool keeps_snapshots, Bytes gpu_memory) {
   WEFT_ASSIGN_OR_RETURN(topology::Mesh mesh, MeshOf(config, ranks));
   const ParallelSizes sizes = SizesOf(mesh);
   WEFT_ASSIGN_OR_RETURN(StepPlan plan, StepPlan::Make(config, sizes));
@@ -349,42 +480,31 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
                           ToString(plan.pipeline.kind), plan.pipeline.chunks, 100 * timing.bubble);
     AppendStages(config, plan, text);
   }
-  absl::StrAppend(&text, "memory of a rank, MiB (estimated)\n",
-                  "  stage  parameters  gradients  optimizer  activations   packed  snapshots  "
-                  "checkpoints    total\n");
+  WEFT_ASSIGN_OR_RETURN(const std::vector<MemoryEstimate> stages,
+                        AppendMemory(config, plan, keeps_snapshots, text));
+  const bool on_gpu = config.device == DeviceKind::kCuda;
+  if (on_gpu) WEFT_RETURN_IF_ERROR(AppendGpus(stages, gpu_memory, text));
   // Ranks of a host are neighbours: the stages of the fullest host are at most as large as the
   // largest one.
-  Bytes largest;
-  for (int stage = 0; stage < sizes.pipeline; ++stage) {
-    WEFT_ASSIGN_OR_RETURN(MemoryEstimate memory,
-                          EstimateMemory(config, plan, stage, 0, keeps_snapshots));
-    absl::StrAppendFormat(
-        &text, "  %5d  %10.1f  %9.1f  %9.1f  %11.1f  %7.1f  %9.1f  %11.1f  %7.1f\n", stage,
-        Mebibytes(memory.parameters), Mebibytes(memory.gradients), Mebibytes(memory.optimizer),
-        Mebibytes(memory.activations), Mebibytes(memory.packed), Mebibytes(memory.snapshots),
-        Mebibytes(memory.pool), Mebibytes(memory.total()));
-    largest = std::max(largest, memory.total());
+  Bytes largest, all;
+  for (const MemoryEstimate& memory : stages) {
+    const Bytes on_host = on_gpu ? memory.total() - memory.on_device() : memory.total();
+    largest = std::max(largest, on_host);
+    all += on_host * (ranks / sizes.pipeline);
   }
   const int here = ranks_per_host > 0 ? std::min(ranks, ranks_per_host) : ranks;
-  Bytes tensors = largest * here;
-  if (here == ranks) {
-    tensors = Bytes(0);
-    for (int stage = 0; stage < sizes.pipeline; ++stage) {
-      WEFT_ASSIGN_OR_RETURN(MemoryEstimate memory,
-                            EstimateMemory(config, plan, stage, 0, keeps_snapshots));
-      tensors += memory.total() * (ranks / sizes.pipeline);
-    }
-  }
+  const Bytes tensors = here == ranks ? all : largest * here;
   const Bytes program = AnonymousMemory() * here;
   const Bytes memory = HostMemory(config);
   if (memory.count() > 0 && tensors + program > memory) {
     if (!config.pack_weights) return NoPlace(config, "a host", here, tensors, program, memory);
     TrainConfig without = config;  // as the run would do
     without.pack_weights = false;
-    return DescribeRun(without, ranks, ranks_per_host, keeps_snapshots);
+    return DescribeRun(without, ranks, ranks_per_host, keeps_snapshots, gpu_memory);
   }
-  absl::StrAppendFormat(&text, "a host        %d ranks: %.0f MiB of %.0f\n", here,
-                        Mebibytes(tensors + program), Mebibytes(memory));
+  absl::StrAppendFormat(&text, "a host        %d ranks: %.0f MiB of %.0f%s\n", here,
+                        Mebibytes(tensors + program), Mebibytes(memory),
+                        on_gpu ? ", beside the GPUs" : "");
   return text;
 }
 
@@ -457,10 +577,10 @@ absl::Status CheckDeviceMemory(const TrainConfig& config, const StepPlan& plan, 
                                      world));
   for (const auto& [place, need] : gpus) {
     if (need.sum.tensors <= need.sum.memory) continue;
-    return absl::InvalidArgumentError(absl::StrFormat(
+    return AsAgreed(absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d ranks need %.0f MiB for tensors; %.0f MiB of it are free. Fewer ranks a GPU, a "
         "smaller train.micro_batch, train.recompute = full or a higher parallel.zero take less",
-        place, need.ranks, Mebibytes(need.sum.tensors), Mebibytes(need.sum.memory)));
+        place, need.ranks, Mebibytes(need.sum.tensors), Mebibytes(need.sum.memory))));
   }
   return absl::OkStatus();
 }

@@ -22,9 +22,12 @@ struct MemoryEstimate {
   Bytes optimizer;    // states of this rank's shard
   Bytes activations;  // kept for the backward passes that a stage holds at one time, the logits,
                       // and what the pass under way makes
-  Bytes packed;       // copies of weights that products read (model/packed_weights.h)
-  Bytes snapshots;    // of the last two steps, this rank's and another's (snapshots.h)
-  Bytes pool;         // what a checkpoint is written from in the background; no tensor
+  Bytes
+      uneven_routing;  // what activations take more where all choices fall on this rank's experts;
+                       // part of no sum here
+  Bytes packed;        // copies of weights that products read (model/packed_weights.h)
+  Bytes snapshots;     // of the last two steps, this rank's and, without replicas, another's
+  Bytes pool;          // what a checkpoint is written from in the background; no tensor
   Bytes tensors() const;
   Bytes total() const { return tensors() + pool; }
   // With train.device = cuda: what is on the GPU. The rest is in host memory.
@@ -40,9 +43,10 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const S
 
 // Several lines for people: layout, micro-batches, bubble, work and memory of each stage.
 // InvalidArgument where the layout cannot be, or `ranks_per_host` of its ranks have no place in a
-// host's memory, with the arithmetic.
+// host's memory, or one of them none on its GPU, with the arithmetic.
+// With train.device = cuda, a rank has a GPU of `gpu_memory`, 0: of a size that is not known.
 absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, int ranks_per_host,
-                                        bool keeps_snapshots);
+                                        bool keeps_snapshots, Bytes gpu_memory = Bytes(0));
 
 // Whether the ranks of a job that has been started have place in every host's memory. All
 // ranks call it together and get the same outcome, InvalidArgument with the arithmetic.

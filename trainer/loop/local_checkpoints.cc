@@ -1,6 +1,7 @@
 #include "trainer/loop/local_checkpoints.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -47,13 +48,19 @@ absl::StatusOr<LocalCheckpoint> LocalCheckpoints::Find(Group& group) const {
 
 absl::StatusOr<Manifest> LocalCheckpoints::Write(int64_t step, const std::vector<BufferPart>& parts,
                                                  const CheckpointState& state, Group& group,
-                                                 absl::Status& failure) {
+                                                 absl::Status& failure, SaveTimes& times) {
   CheckpointWriter writer(folder_, step, group.size());
+  writer.set_times(&times);
+  times.CountSave();
   const absl::Status wrote = writer.WriteShard(group.rank(), parts);
   const absl::StatusOr<std::string> note =
       wrote.ok() ? writer.Note(group.rank()) : absl::StatusOr<std::string>(wrote);
-  WEFT_RETURN_IF_ERROR(group.Agree(note.status(), failure));
+  {
+    const SaveTimes::Scope scope(&times, SavePhase::kMeet);
+    WEFT_RETURN_IF_ERROR(group.Agree(note.status(), failure));
+  }
   Manifest manifest;
+  std::optional<SaveTimes::Scope> scope(std::in_place, &times, SavePhase::kCommit);
   if (failure.ok()) {
     WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> notes, group.Gather(*note));
     absl::StatusOr<Manifest> made = writer.MakeManifest(notes, state);
@@ -66,6 +73,8 @@ absl::StatusOr<Manifest> LocalCheckpoints::Write(int64_t step, const std::vector
   }
   if (failure.ok()) {
     ++written_;
+    scope.reset();
+    scope.emplace(&times, SavePhase::kRemove);
     const absl::Status pruned = is_first_ ? PruneLocal(folder_, keep_, step) : absl::OkStatus();
     if (!pruned.ok()) WEFT_LOG_WARN("old checkpoints stay: ", pruned.ToString());
   } else if (is_first_) {

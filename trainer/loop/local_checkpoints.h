@@ -38,7 +38,8 @@ class LocalCheckpoints {
   // Writes this rank's shard, and the manifest of all, which it returns. Returns an error when the
   // group fails; `failure`: why there is no new checkpoint.
   absl::StatusOr<Manifest> Write(int64_t step, const std::vector<BufferPart>& parts,
-                                 const CheckpointState& state, Group& group, absl::Status& failure);
+                                 const CheckpointState& state, Group& group, absl::Status& failure,
+                                 SaveTimes& times);
 
  private:
   const std::string folder_;

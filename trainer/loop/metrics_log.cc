@@ -58,6 +58,10 @@ nlohmann::json Memory(const StepMetrics& metrics) {
   return (metrics.*kField).count();
 }
 template <auto kField>
+nlohmann::json OfBubble(const StepMetrics& metrics) {
+  return metrics.bubble ? nlohmann::json((*metrics.bubble).*kField) : nlohmann::json();
+}
+template <auto kField>
 nlohmann::json OfRouter(const StepMetrics& metrics) {
   return metrics.router ? nlohmann::json((*metrics.router).*kField) : nlohmann::json();
 }
@@ -81,6 +85,8 @@ constexpr Number kNumbers[] = {
     {"exposed_context_seconds", "exposed_seconds/context", Exposed<&ExposedSeconds::context>},
     {"exposed_expert_seconds", "exposed_seconds/expert", Exposed<&ExposedSeconds::expert>},
     {"exposed_pipeline_seconds", "exposed_seconds/pipeline", Exposed<&ExposedSeconds::pipeline>},
+    {"bubble_seconds", "bubble/seconds", OfBubble<&StepResult::Bubble::seconds>},
+    {"bubble_share", "bubble/share", OfBubble<&StepResult::Bubble::share>},
     {"work_gemm_seconds", "work_seconds/gemm", Spent<Work::kGemm>},
     {"work_attention_seconds", "work_seconds/attention", Spent<Work::kAttention>},
     {"work_elementwise_seconds", "work_seconds/elementwise", Spent<Work::kElementwise>},
@@ -92,7 +98,9 @@ constexpr Number kNumbers[] = {
     {"work_data_seconds", "work_seconds/data", Spent<Work::kData>},
     {"work_rest_seconds", "work_seconds/rest", Spent<Work::kRest>},
     {"mfu", "speed/mfu", Of<&StepMetrics::mfu>},
+    {"mfu_full", "speed/mfu_full", Of<&StepMetrics::mfu_full>},
     {"page_faults", "memory/page_faults", Of<&StepMetrics::page_faults>},
+    {"memory_mappings", "memory/mappings", Of<&StepMetrics::memory_mappings>},
     {"tensor_bytes", "memory/tensor_bytes", Memory<&StepMetrics::tensors>},
     {"anonymous_bytes", "memory/anonymous_bytes", Memory<&StepMetrics::anonymous>},
     {"resident_peak_bytes", "memory/resident_peak_bytes", Memory<&StepMetrics::resident_peak>},

@@ -5,9 +5,13 @@
 //   grad_norm (before clipping), learning_rate, tokens (of the run so far), tokens_per_second,
 //   step_seconds, exposed_comm_seconds (of this rank; and by axis: exposed_data_seconds,
 //   exposed_tensor_seconds, exposed_context_seconds, exposed_expert_seconds,
-//   exposed_pipeline_seconds), work_gemm_seconds and so on (where step_seconds went on this rank's
-//   computing thread, by kind of work: work_time.h; they add up to step_seconds), mfu,
-//   page_faults (minor ones of this rank in the step), tensor_bytes, anonymous_bytes (memory of
+//   exposed_pipeline_seconds), bubble_seconds (what this rank waited because of the pipeline's
+//   schedule, no part of the exposed ones), bubble_share (of all stages: pipeline_bubble.h),
+//   work_gemm_seconds and so on (where step_seconds went on this rank's computing thread, by kind
+//   of work: work_time.h; they add up to step_seconds), mfu and mfu_full (model FLOPs over the
+//   peak: causal attention, and full attention, as counted by TrainingFlopsPerToken),
+//   page_faults (minor ones of this rank in the step), memory_mappings (times that memory for
+//   tensors was asked of the kernel in the step), tensor_bytes, anonymous_bytes (memory of
 //   this rank after the step: its tensors, and all that is no file's), resident_peak_bytes (the
 //   most that was resident so far, files and shared memory included)
 //   and with experts balance_loss, router_z_loss (means over tokens and layers), dropped_choices
@@ -50,8 +54,11 @@ struct StepMetrics {
   double step_seconds = 0;
   ExposedSeconds exposed;
   WorkSeconds work;  // of rank 0's computing thread: where step_seconds went
-  double mfu = 0;
+  std::optional<StepResult::Bubble> bubble;
+  double mfu = 0, mfu_full = 0;
   int64_t page_faults = 0;  // of rank 0's process in the step: minor ones
+  int64_t memory_mappings =
+      0;          // times that rank 0 asked the kernel for tensors' memory in the step
   Bytes tensors;  // memory of rank 0 after the step: its tensors, and all that is no file's
   Bytes anonymous;
   Bytes resident_peak;

@@ -175,9 +175,10 @@ class SharedRead {
       std::memcpy(sent.data_ptr<uint8_t>() + next[piece.rank], bytes.data(), bytes.size());
       next[piece.rank] += bytes.size();
     });
-    WEFT_ASSIGN_OR_RETURN(Pending pending,
-                          group_.ExchangeRows(received, {from, received_begins}, sent,
-                                              {to, sent_begins}, "checkpoint", "wait_checkpoint"));
+    WEFT_ASSIGN_OR_RETURN(
+        Pending pending,
+        group_.ExchangeRows(received, {from, received_begins}, sent, {to, sent_begins},
+                            /*typical_rows=*/0, "checkpoint", "wait_checkpoint"));
     TakeOwn(chunks);  // while the others' bytes come
     WEFT_RETURN_IF_ERROR(group_.Wait(pending));
     next = received_begins;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -56,11 +57,12 @@ void Unpack(const at::Tensor& state, const std::vector<at::Tensor>& parts) {
 }
 
 // Which steps a rank holds. As text: "STEP:SAMPLES:SCALE:GEMM:ATTENTION " for each of its own
-// states, with the loss scale in hex, a '/', the rank that it keeps a copy for, or -1, a '/', and
-// the same of that one's states.
+// states, with the loss scale in hex, a '/', the rank that it keeps a copy for, or -1, a '/', the
+// same of that one's states, a '/', and what its state is (NameOfState).
 struct Holdings {
   std::vector<RunPosition> own, other;
   int kept_for = -1;
+  std::string state;
 };
 
 void AppendPosition(std::string& text, const RunPosition& position) {
@@ -93,18 +95,29 @@ bool Holds(const std::vector<RunPosition>& positions, int64_t step) {
 
 bool Parse(const std::string& text, Holdings& out) {
   const std::vector<std::string> parts = absl::StrSplit(text, '/');
-  return parts.size() == 3 && ParsePositions(parts[0], out.own) &&
-         absl::SimpleAtoi(parts[1], &out.kept_for) && ParsePositions(parts[2], out.other);
+  if (parts.size() != 4) return false;
+  out.state = parts[3];
+  return ParsePositions(parts[0], out.own) && absl::SimpleAtoi(parts[1], &out.kept_for) &&
+         ParsePositions(parts[2], out.other);
 }
 
-// The rank that has a copy of the state of `rank` after `step`; -1: none.
-int HolderOf(const std::vector<Holdings>& ranks, size_t rank, int64_t step) {
-  for (size_t holder = 0; holder < ranks.size(); ++holder) {
-    if (ranks[holder].kept_for == static_cast<int>(rank) && Holds(ranks[holder].other, step)) {
-      return static_cast<int>(holder);
+// Where the state of a rank after some step is, but for the rank itself.
+struct Source {
+  int rank = -1;        // -1: nowhere
+  bool is_own = false;  // a replica's own state; else the copy that the rank keeps
+};
+Source SourceOf(const std::vector<Holdings>& ranks, size_t rank, int64_t step) {
+  for (size_t other = 0; other < ranks.size(); ++other) {
+    if (other == rank) continue;
+    const Holdings& has = ranks[other];
+    if (has.kept_for == static_cast<int>(rank) && Holds(has.other, step)) {
+      return {static_cast<int>(other), false};
+    }
+    if (has.state == ranks[rank].state && Holds(has.own, step)) {
+      return {static_cast<int>(other), true};
     }
   }
-  return -1;
+  return {};
 }
 
 // The newest position that every rank, or else another for it, holds the state of.
@@ -114,13 +127,23 @@ std::optional<RunPosition> NewestCommon(const std::vector<Holdings>& ranks) {
     for (const RunPosition& candidate : any.own) {
       bool everywhere = !best.has_value() || candidate.step > best->step;
       for (size_t rank = 0; everywhere && rank < ranks.size(); ++rank) {
-        everywhere =
-            Holds(ranks[rank].own, candidate.step) || HolderOf(ranks, rank, candidate.step) >= 0;
+        everywhere = Holds(ranks[rank].own, candidate.step) ||
+                     SourceOf(ranks, rank, candidate.step).rank >= 0;
       }
       if (everywhere) best = candidate;
     }
   }
   return best;
+}
+
+// The same for ranks whose state is the same to the bit: data-parallel replicas. Experts are on
+// other ranks than the rest of a replica.
+std::string NameOfState(const ParallelGroups& groups) {
+  if (groups.replicas == nullptr || groups.experts != nullptr) {
+    return absl::StrCat("rank ", groups.world->rank());
+  }
+  return absl::StrCat("stage ", groups.pipeline->rank(), " tensor ", groups.tensor->rank(),
+                      " shard ", groups.shard_group().rank());
 }
 
 // Pinned where it is filled from a GPU.
@@ -150,33 +173,58 @@ std::vector<int> SnapshotKeepers(const std::vector<int>& hosts) {
   return keepers;
 }
 
+std::vector<bool> NeedKeepers(const std::vector<std::string>& states,
+                              const std::vector<int>& hosts) {
+  const bool is_one_host = std::set<int>(hosts.begin(), hosts.end()).size() == 1;
+  std::map<std::string, std::vector<size_t>> holders;
+  for (size_t rank = 0; rank < states.size(); ++rank) holders[states[rank]].push_back(rank);
+  std::vector<bool> needs(states.size());
+  for (size_t rank = 0; rank < states.size(); ++rank) {
+    const std::vector<size_t>& alike = holders[states[rank]];
+    needs[rank] = std::none_of(alike.begin(), alike.end(), [&](size_t other) {
+      return other != rank && (is_one_host || hosts[other] != hosts[rank]);
+    });
+  }
+  return needs;
+}
+
 absl::Status Snapshots::Prepare(const ParameterSets& parameters, ParallelGroups& groups) {
   Group& world = *groups.world;
+  const auto mine = static_cast<size_t>(world.rank());
   const int64_t own_bytes = BytesIn(StateOf(parameters));
-  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> sizes, world.Gather(absl::StrCat(own_bytes)));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                        world.Gather(absl::StrCat(own_bytes, " ", NameOfState(groups))));
+  std::vector<int64_t> sizes(texts.size());
+  std::vector<std::string> states(texts.size());
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(texts[rank], absl::MaxSplits(' ', 1));
+    if (!absl::SimpleAtoi(parts.first, &sizes[rank]) || sizes[rank] < 0) {
+      return absl::InternalError(
+          absl::StrCat("rank ", rank, " says of its state, size and name: '", texts[rank], "'"));
+    }
+    states[rank] = parts.second;
+  }
   std::vector<int> hosts = groups.hosts;
   hosts.resize(sizes.size());  // of a job of one rank
   const std::vector<int> keepers = SnapshotKeepers(hosts);
-  keeper_ = keepers[static_cast<size_t>(world.rank())];
-  const auto ward = std::find(keepers.begin(), keepers.end(), world.rank()) - keepers.begin();
-  if (kept_for_ != static_cast<int>(ward)) {
-    for (Pair& pair : pairs_) pair.other.position.step = -1;
-  }
-  kept_for_ = static_cast<int>(ward);
-  int64_t other_bytes = 0;
-  if (!absl::SimpleAtoi(sizes[static_cast<size_t>(ward)], &other_bytes) || other_bytes < 0) {
-    return absl::InternalError(absl::StrCat("rank ", ward, " says that its state has '",
-                                            sizes[static_cast<size_t>(ward)], "' bytes"));
-  }
+  const std::vector<bool> needs = NeedKeepers(states, hosts);
+  const auto ward = static_cast<size_t>(std::find(keepers.begin(), keepers.end(), world.rank()) -
+                                        keepers.begin());
+  keeper_ = keepers[mine];
+  sends_ = keeper_ != world.rank() && needs[mine];
+  const int kept_for = keeper_ != world.rank() && needs[ward] ? static_cast<int>(ward) : -1;
   for (Pair& pair : pairs_) {
+    if (kept_for != kept_for_) pair.other.position.step = -1;  // of another rank, or of none
     Allocate(own_bytes, DeviceOf(parameters), pair.own.state);
-    Allocate(keeper_ == world.rank() ? 0 : other_bytes, at::kCPU, pair.other.state);
+    Allocate(kept_for < 0 ? 0 : sizes[ward], at::kCPU, pair.other.state);
   }
+  kept_for_ = kept_for;
+  is_prepared_ = true;
   return absl::OkStatus();
 }
 
 absl::Status Snapshots::Exchange(Pair& pair, Group& group, bool sends, bool receives) const {
-  if (keeper_ == group.rank()) return absl::OkStatus();
   Pending send, receive;
   if (receives) {
     WEFT_ASSIGN_OR_RETURN(receive, group.Receive(pair.other.state, kept_for_, kSnapshotTag));
@@ -192,7 +240,7 @@ absl::Status Snapshots::Exchange(Pair& pair, Group& group, bool sends, bool rece
 absl::Status Snapshots::Begin(const RunPosition& position, ParameterSets& parameters,
                               ParallelGroups& groups) {
   WEFT_RETURN_IF_ERROR(Finish());
-  if (keeper_ < 0) WEFT_RETURN_IF_ERROR(Prepare(parameters, groups));
+  if (!is_prepared_) WEFT_RETURN_IF_ERROR(Prepare(parameters, groups));
   Pair& pair = PairFor(position.step);
   pair.own.position.step = pair.other.position.step = -1;
   copying_ = StartUnbound([this, position, &pair, &parameters, &group = *groups.snapshots,
@@ -200,7 +248,7 @@ absl::Status Snapshots::Begin(const RunPosition& position, ParameterSets& parame
     if (before_copy_) before_copy_();
     beside.Run([&] { Pack(StateOf(parameters), pair.own.state); });
     pair.own.position = position;
-    return Exchange(pair, group, /*sends=*/true, /*receives=*/true);
+    return Exchange(pair, group, sends_, kept_for_ >= 0);
   });
   return absl::OkStatus();
 }
@@ -215,8 +263,9 @@ absl::StatusOr<std::optional<RunPosition>> Snapshots::Restore(ParameterSets& par
     AppendPosition(own, pair.own.position);
     AppendPosition(other, pair.other.position);
   }
-  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> texts,
-                        world.Gather(absl::StrCat(own, "/", kept_for_, "/", other)));
+  WEFT_ASSIGN_OR_RETURN(
+      std::vector<std::string> texts,
+      world.Gather(absl::StrCat(own, "/", kept_for_, "/", other, "/", NameOfState(groups))));
   std::vector<Holdings> ranks(texts.size());
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     if (!Parse(texts[rank], ranks[rank])) {
@@ -233,28 +282,32 @@ absl::StatusOr<std::optional<RunPosition>> Snapshots::Restore(ParameterSets& par
   const int64_t step = common->step;
   const auto mine = static_cast<size_t>(world.rank());
   Pair& pair = PairFor(step);
-  // A rank that has no state of that step gets it from the one that kept it.
-  Pending send, receive;
-  const int kept_for = ranks[mine].kept_for;
-  if (kept_for >= 0 && !Holds(ranks[static_cast<size_t>(kept_for)].own, step) &&
-      HolderOf(ranks, static_cast<size_t>(kept_for), step) == world.rank()) {
-    WEFT_ASSIGN_OR_RETURN(send, world.Send(pair.other.state, kept_for, kRestoreTag));
-  }
-  if (!Holds(ranks[mine].own, step)) {
-    Allocate(BytesIn(StateOf(parameters)), DeviceOf(parameters), pair.own.state);
-    WEFT_ASSIGN_OR_RETURN(receive,
-                          world.Receive(pair.own.state, HolderOf(ranks, mine, step), kRestoreTag));
+  // A rank that has no state of that step gets it from one that has.
+  std::vector<Pending> sends;
+  Pending receive;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (Holds(ranks[rank].own, step)) continue;
+    const Source source = SourceOf(ranks, rank, step);
+    if (source.rank == world.rank()) {
+      const at::Tensor& state = source.is_own ? pair.own.state : pair.other.state;
+      WEFT_ASSIGN_OR_RETURN(sends.emplace_back(),
+                            world.Send(state, static_cast<int>(rank), kRestoreTag));
+    }
+    if (rank == mine) {
+      Allocate(BytesIn(StateOf(parameters)), DeviceOf(parameters), pair.own.state);
+      WEFT_ASSIGN_OR_RETURN(receive, world.Receive(pair.own.state, source.rank, kRestoreTag));
+    }
   }
   WEFT_RETURN_IF_ERROR(world.Wait(receive));
-  WEFT_RETURN_IF_ERROR(world.Wait(send));
+  for (Pending& send : sends) WEFT_RETURN_IF_ERROR(world.Wait(send));
   pair.own.position = *common;
   Unpack(pair.own.state, StateOf(parameters));
   // Hosts may be others than before. Who has no copy of what it keeps now takes one.
   WEFT_RETURN_IF_ERROR(Prepare(parameters, groups));
   const Holdings& keeper = ranks[static_cast<size_t>(keeper_)];
+  const bool keeper_has = keeper.kept_for == world.rank() && Holds(keeper.other, step);
   const bool has = pair.other.position.step == step;
-  WEFT_RETURN_IF_ERROR(
-      Exchange(pair, world, keeper.kept_for != world.rank() || !Holds(keeper.other, step), !has));
+  WEFT_RETURN_IF_ERROR(Exchange(pair, world, sends_ && !keeper_has, kept_for_ >= 0 && !has));
   return common;
 }
 

@@ -11,9 +11,12 @@
 // its snapshot of step k before it takes part in the sum of gradients of step k + 1, which all
 // wait for; so when any rank begins to overwrite step k - 1, step k is whole everywhere.
 //
-// Two replicas of a data-parallel group do not have the state in common that a step changes: the
-// optimizer's is sharded over them. So the copy goes to another rank whatever the layout is, on
-// another host where there are several: SnapshotKeepers.
+// With ZeRO the ranks of a data-parallel group do not have the state in common that a step changes:
+// the optimizer's is sharded over them. So the copy goes to another rank, on another host where
+// there are several: SnapshotKeepers. Where the layout has replicas of a shard (parallel.zero = 0,
+// parallel.zero_group), each has its own snapshot of the same bytes: a rank with a replica on
+// another host sends nothing (NeedKeepers), and takes its state from any of them when it is started
+// anew.
 //
 // Outlives the groups and parameters that it is used with, once it has finished. Used by one
 // thread.
@@ -43,6 +46,10 @@ namespace weft::train {
 // permutation. It is on another host wherever no host has more than half of the ranks; a rank
 // alone keeps its own.
 std::vector<int> SnapshotKeepers(const std::vector<int>& hosts);
+// Whether each rank's state has to be kept by that rank: not where one of the same state is on
+// another host, or anywhere in a job of one host. `states`: equal where two ranks' states are.
+std::vector<bool> NeedKeepers(const std::vector<std::string>& states,
+                              const std::vector<int>& hosts);
 
 class Snapshots {
  public:
@@ -65,7 +72,8 @@ class Snapshots {
   absl::StatusOr<std::optional<RunPosition>> Restore(ParameterSets& parameters,
                                                      ParallelGroups& groups);
 
-  Bytes bytes() const;  // of memory
+  Bytes bytes() const;                                   // of memory
+  bool keeps_another() const { return kept_for_ >= 0; }  // whether of another rank's state, too
 
  private:
   struct Copy {
@@ -79,13 +87,15 @@ class Snapshots {
   // A step's pair of copies, or where its copies go.
   Pair& PairFor(int64_t step) { return pairs_[static_cast<size_t>(step) % pairs_.size()]; }
   absl::Status Prepare(const ParameterSets& parameters, ParallelGroups& groups);
-  // Sends this rank's state to its keeper, and takes the other's.
+  // Sends this rank's state to its keeper, and takes that of `kept_for_`.
   absl::Status Exchange(Pair& pair, Group& group, bool sends, bool receives) const;
 
   const std::function<void()> before_copy_;
   std::array<Pair, 2> pairs_;
-  int keeper_ = -1;                    // of this rank's state
-  int kept_for_ = -1;                  // the rank whose state `other` is
+  bool is_prepared_ = false;
+  int keeper_ = -1;  // of this rank's state, where it `sends_` that
+  bool sends_ = false;
+  int kept_for_ = -1;                  // the rank whose state `other` is; -1: none
   std::future<absl::Status> copying_;  // last: it is waited for before the rest goes
 };
 

@@ -53,7 +53,8 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
     : config_(config),
       device_(device),
       plan_(plan),
-      passes_(schedule[static_cast<size_t>(groups->pipeline->rank())]),
+      schedule_(std::move(schedule)),
+      passes_(schedule_[static_cast<size_t>(groups->pipeline->rank())]),
       forward_passes_(ForwardPasses(plan.pipeline)),
       groups_(groups),
       trace_(trace),
@@ -230,6 +231,7 @@ absl::StatusOr<StepResult> Stepper::Step(int64_t step, const absl::StatusOr<Batc
     router_ = {};
     parameters_->BeginStep();
     WEFT_RETURN_IF_ERROR(runner_.Run(passes_, *this));
+    WEFT_RETURN_IF_ERROR(BeginBubble());
     WEFT_RETURN_IF_ERROR(parameters_->FinishGradients());
     if (before_update_) WEFT_RETURN_IF_ERROR(before_update_());
     const double tokens = static_cast<double>(plan_.local_rows * plan_.TokensHeld(columns_ - 1));
@@ -252,6 +254,63 @@ ExposedSeconds Stepper::TakeExposed() {
   exposed.pipeline = groups_->pipeline->TakeExposedSeconds();
   if (groups_->ends != nullptr) exposed.pipeline += groups_->ends->TakeExposedSeconds();
   return exposed;
+}
+
+absl::Status Stepper::BeginBubble() {
+  if (plan_.sizes.pipeline == 1 || device_.is_cuda()) return absl::OkStatus();
+  const std::vector<PassTime>& times = runner_.times();
+  pass_seconds_ = at::zeros({plan_.sizes.pipeline, static_cast<int64_t>(times.size())},
+                            at::TensorOptions(at::kDouble).device(at::kCPU));
+  double* const mine =
+      pass_seconds_.data_ptr<double>() + static_cast<size_t>(stage()) * times.size();
+  for (size_t i = 0; i < times.size(); ++i) {
+    mine[i] = static_cast<double>(times[i].end_ns - times[i].start_ns) * 1e-9;
+  }
+  WEFT_ASSIGN_OR_RETURN(pass_seconds_under_way_, groups_->pipeline->AllReduceSum(pass_seconds_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepResult::Bubble> Stepper::TakeBubble(ExposedSeconds& exposed) {
+  const double* const seconds = pass_seconds_.data_ptr<double>();
+  std::vector<std::vector<double>> by_pass;
+  for (int64_t stage = 0; stage < pass_seconds_.size(0); ++stage) {
+    const double* const row = seconds + stage * pass_seconds_.size(1);
+    by_pass.emplace_back(row, row + pass_seconds_.size(1));
+  }
+  WEFT_ASSIGN_OR_RETURN(const PipelineBubble bubble,
+                        BubbleOf(plan_.pipeline, schedule_, by_pass, stage(), runner_.times()));
+  StepResult::Bubble result;
+  result.share = bubble.share;
+  const auto take = [&result](double most, double& from) {
+    const double part = std::min(most, from);
+    from -= part;
+    result.seconds += part;
+    return part;
+  };
+  take(bubble.waits, exposed.pipeline);
+  const double behind = take(bubble.behind, exposed.data);
+  if (trace_ == nullptr) return result;
+  for (const PipelineBubble::Span& span : bubble.spans) {
+    trace_->Record({"bubble", kBubbleTrack, span.start_ns, span.end_ns, step_, -1});
+  }
+  if (const int64_t end = runner_.times().back().end_ns; behind > 0) {
+    trace_->Record({"bubble", kBubbleTrack, end, end + std::llround(behind * 1e9), step_, -1});
+  }
+  return result;
+}
+
+absl::Status Stepper::AccountWaits(StepResult& result) {
+  const bool has_pipeline = plan_.sizes.pipeline > 1;
+  if (pass_seconds_under_way_) {
+    WEFT_RETURN_IF_ERROR(groups_->pipeline->Wait(*pass_seconds_under_way_));
+  }
+  result.exposed = TakeExposed();
+  if (!has_pipeline) {
+    result.bubble.emplace();
+  } else if (std::exchange(pass_seconds_under_way_, std::nullopt).has_value()) {
+    WEFT_ASSIGN_OR_RETURN(result.bubble, TakeBubble(result.exposed));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss,
@@ -292,7 +351,7 @@ absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss,
                                             .learning_rate = result.learning_rate,
                                             .gradient_scale = clip / loss_scale_.value()}));
   loss_scale_.Adapt(/*is_finite=*/true);
-  result.exposed = TakeExposed();
+  WEFT_RETURN_IF_ERROR(AccountWaits(result));
   return result;
 }
 
@@ -310,7 +369,7 @@ absl::StatusOr<StepResult> Stepper::LeaveOut(StepResult result, const absl::Stat
     absl::StrAppend(&result.skipped, "; the loss scale goes from ", scale, " to ",
                     loss_scale_.value());
   }
-  result.exposed = TakeExposed();
+  WEFT_RETURN_IF_ERROR(AccountWaits(result));
   return result;
 }
 
@@ -332,16 +391,16 @@ absl::Status Stepper::ExplainNonFinite(int64_t step, double loss, double squares
                         world.Gather(std::isfinite(loss) ? "" : absl::StrCat(loss)));
   for (size_t rank = 0; rank < losses.size(); ++rank) {
     if (losses[rank].empty()) continue;
-    return absl::AbortedError(absl::StrCat("step ", step, ": the loss on rank ", rank, " is ",
-                                           losses[rank],
-                                           "; a lower optimizer.learning_rate may help"));
+    return AsAgreed(absl::AbortedError(absl::StrCat("step ", step, ": the loss on rank ", rank,
+                                                    " is ", losses[rank],
+                                                    "; a lower optimizer.learning_rate may help")));
   }
   WEFT_ASSIGN_OR_RETURN(losses, world.Gather(std::isfinite(squares) ? "" : "x"));
   auto found = std::find_if(losses.begin(), losses.end(),
                             [](const std::string& text) { return !text.empty(); });
-  return absl::AbortedError(
+  return AsAgreed(absl::AbortedError(
       absl::StrCat("step ", step, ": the gradient is not finite in the shard of rank ",
-                   found - losses.begin(), "; a lower optimizer.learning_rate may help"));
+                   found - losses.begin(), "; a lower optimizer.learning_rate may help")));
 }
 
 // A rank that cannot read goes on with other tokens: the others wait for its part of the passes.

@@ -27,7 +27,8 @@
 
 namespace weft::train {
 
-// This rank's wait for communication, by axis, in seconds.
+// This rank's wait for communication, by axis, in seconds. What the pipeline's schedule makes it
+// wait for is not part of it (StepResult::bubble).
 struct ExposedSeconds {
   double data = 0;
   double tensor = 0;
@@ -46,6 +47,12 @@ struct StepResult {
   double router_z_loss = 0;
   double dropped = 0;
   ExposedSeconds exposed;
+  // The bubble of this rank, in seconds, and of all stages, as a part of their time
+  // (parallel/pipeline_bubble.h); 0 without a pipeline. None: a GPU has the passes.
+  struct Bubble {
+    double seconds = 0, share = 0;
+  };
+  std::optional<Bubble> bubble;
   std::string skipped;  // why the step was left out, with its number; empty: it was not
   bool stop = false;    // some rank was asked to stop
 };
@@ -92,10 +99,10 @@ class Stepper final : private PipelineStage {
   // What this rank keeps weights packed in, with the libraries of now.
   Bytes packed_bytes() const;
   // What multiplies matrices and what computes attention from now on.
-  void SetLibraries(const GemmLibraries& gemm, KernelLibrary attention) {
+  void SetLibraries(const GemmLibraries& gemm, const AttentionLibraries& attention) {
     for (const std::unique_ptr<Gpt>& chunk : chunks_) {
       chunk->set_gemm(gemm);
-      chunk->set_attention_library(attention);
+      chunk->set_attention(attention);
     }
   }
 
@@ -159,11 +166,17 @@ class Stepper final : private PipelineStage {
   absl::Status ExplainNonFinite(int64_t step, double loss, double squares);
   void RecordNotFinite();
   ExposedSeconds TakeExposed();
+  // Sends the durations of this stage's passes on their way to the others.
+  absl::Status BeginBubble();
+  // What the step waited for, into `result`: for communication, and for the pipeline's schedule.
+  absl::Status AccountWaits(StepResult& result);
+  absl::StatusOr<StepResult::Bubble> TakeBubble(ExposedSeconds& exposed);
 
   const TrainConfig config_;
   const at::Device device_;
   const StepPlan plan_;
-  const std::vector<topology::PipelinePass> passes_;          // of a step, this stage's
+  const topology::PipelineSchedule schedule_;
+  const std::vector<topology::PipelinePass>& passes_;         // of a step, this stage's
   const std::vector<topology::PipelinePass> forward_passes_;  // of a validation batch
   ParallelGroups* const groups_;
   Trace* const trace_;
@@ -185,6 +198,8 @@ class Stepper final : private PipelineStage {
   double loss_ = 0;            // sum over this rank's samples, where it has the end of the model
   RouterTotals router_;
   std::vector<Held> held_;
+  at::Tensor pass_seconds_;  // [stages, passes], double: the others' are 0 until Wait
+  std::optional<Pending> pass_seconds_under_way_;
 };
 
 }  // namespace weft::train

@@ -126,7 +126,8 @@ ModelPart StepPlan::PartOf(int stage, int tensor_rank, int expert_rank) const {
 PackedPart StepPlan::PartPacked(const TrainConfig& config) const {
   // Stage 3 does without memory for whole weights between their passes.
   if (!config.pack_weights || config.device != DeviceKind::kCpu || config.zero_stage == 3 ||
-      config.gemm == KernelLibrary::kAten || config.precision == Precision::kFp16) {
+      config.gemm == KernelLibrary::kAten || config.gemm == KernelLibrary::kOneDnn ||
+      config.precision == Precision::kFp16) {
     return PackedPart::kNone;
   }
   // Packing takes a part of a product that falls with the rows. Of a whole step it was 2.5 % with

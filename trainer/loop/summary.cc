@@ -30,6 +30,10 @@ void PrintCheckpoints(const RunTotals& totals, const CheckpointSaver& saver,
   } else if (totals.steps > 0) {
     absl::FPrintF(stderr, "checkpoints      %.2f%% of the time waited for them\n", waited);
   }
+  if (checkpoints.times().saves() > 0) {
+    absl::FPrintF(stderr, "checkpoint time  %s ms each of rank 0 (in brackets of its processor)\n",
+                  checkpoints.times().ToText());
+  }
   if (const LocalCheckpoints* local = checkpoints.local(); local != nullptr) {
     absl::FPrintF(stderr,
                   "local copies     %d in %s of each host; %d of them went on to the run's "
@@ -96,6 +100,18 @@ void PrintSummary(const RunSummary& summary, const CheckpointSaver& saver,
                   "communication    %.1f%% of the time waited for it\n",
                   static_cast<double>(totals.steps * summary.tokens_per_step) / totals.seconds,
                   totals.steps, 100 * totals.exposed_seconds / totals.seconds);
+    if (!summary.pipeline.empty()) {
+      absl::FPrintF(stderr,
+                    "bubble           %.1f%% of the time waited for the pipeline's schedule (%s), "
+                    "%.1f%% of all stages' time in passes\n",
+                    100 * totals.bubble_seconds / totals.seconds, summary.pipeline,
+                    100 * totals.bubble_share / static_cast<double>(totals.steps));
+    }
+    absl::FPrintF(stderr,
+                  "mfu              %.1f%% (6 N + 6 L h T FLOPs a token: causal attention), "
+                  "mfu_full %.1f%% (6 "
+                  "N + 12 L h T: full attention)\n",
+                  100 * totals.mfu / totals.seconds, 100 * totals.mfu_full / totals.seconds);
     if (summary.has_snapshots) {
       absl::FPrintF(stderr, "snapshots        %.2f%% of the time waited for them\n",
                     100 * totals.snapshot_seconds / totals.seconds);

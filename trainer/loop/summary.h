@@ -22,7 +22,10 @@ namespace weft::train {
 struct RunTotals {
   int64_t steps = 0;
   double seconds = 0;
-  double exposed_seconds = 0;  // waited for communication
+  double exposed_seconds = 0;    // waited for communication
+  double bubble_seconds = 0;     // waited because of the pipeline's schedule
+  double bubble_share = 0;       // of all stages; summed over steps
+  double mfu = 0, mfu_full = 0;  // times the steps' seconds
   double snapshot_seconds = 0;
 };
 
@@ -56,6 +59,7 @@ struct RunSummary {
   int64_t tokens_per_step = 0;
   RunTotals totals;
   bool has_snapshots = false;
+  std::string pipeline;  // the schedule's name; empty: there is no pipeline, or a GPU runs it
   std::vector<std::string> memory;  // MemoryUse::Report
 };
 

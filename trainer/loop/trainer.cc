@@ -13,10 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/trace.h"
 #include "trainer/data/batch_loader.h"
@@ -33,6 +36,7 @@
 #include "trainer/loop/peak.h"
 #include "trainer/loop/progress.h"
 #include "trainer/loop/step.h"
+#include "trainer/loop/step_trace.h"
 #include "trainer/loop/summary.h"
 #include "trainer/memory/memory.h"
 #include "trainer/plot/timeline.h"
@@ -48,7 +52,26 @@ struct StepCost {
   double seconds = 0;
   WorkSeconds work;
   int64_t page_faults = 0;
+  int64_t memory_mappings = 0;
 };
+
+// The lines of a config's text whose values are not the defaults, below their sections.
+std::string ChangedSettings(const std::string& text) {
+  const absl::StatusOr<TrainConfig> standard = LoadTrainConfig("", {});
+  if (!standard.ok()) return text;
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  const std::vector<std::string> defaults = absl::StrSplit(standard->text, '\n');
+  std::string changed;
+  absl::string_view section, named;
+  for (size_t i = 0; i < lines.size(); ++i) {  // the same keys in one order
+    if (absl::StartsWith(lines[i], "[")) section = lines[i];
+    if (i < defaults.size() && lines[i] == defaults[i]) continue;
+    if (named != section) absl::StrAppend(&changed, section, "\n");
+    named = section;
+    absl::StrAppend(&changed, lines[i], "\n");
+  }
+  return changed;
+}
 
 class Run {
  public:
@@ -82,29 +105,35 @@ class Run {
     if (!options_.resume) WEFT_RETURN_IF_ERROR(checkpoints_.ExpectNone());
     WEFT_RETURN_IF_ERROR(group_.Agree(OpenData()));
     WEFT_RETURN_IF_ERROR(CheckMemory());
+    // Before parameters, gradients and the optimizer's states are touched first: the kernel puts
+    // each page on the NUMA node of the thread that does.
+    WEFT_RETURN_IF_ERROR(BindThreads());
     WEFT_RETURN_IF_ERROR(group_.Agree(MakeStepper()));
     Note(RecoveryPhase::kBuild);
     stepper_->set_before_update([this] { return FinishCopies(); });
     WEFT_RETURN_IF_ERROR(Restore());
     Note(RecoveryPhase::kState);
-    WEFT_ASSIGN_OR_RETURN(gemm_, Choose(TrialOf::kGemm, config_, position_.gemm, group_));
-    WEFT_ASSIGN_OR_RETURN(attention_,
-                          Choose(TrialOf::kAttention, config_, position_.attention, group_));
-    stepper_->SetLibraries(gemm_.libraries, attention_.libraries.all());
-    position_.gemm = gemm_.libraries.ToText();
-    position_.attention = attention_.libraries.ToText();
+    // Once: a run that goes on after a failure takes what it had.
+    const double measure = options_.recovered ? 0 : options_.measure_kernels;
+    WEFT_ASSIGN_OR_RETURN(
+        gemm_, Choose(TrialOf::kGemm, config_, stepper_->plan(), position_.gemm, group_, measure));
+    WEFT_ASSIGN_OR_RETURN(attention_, Choose(TrialOf::kAttention, config_, stepper_->plan(),
+                                             position_.attention, group_, measure));
+    stepper_->SetLibraries(gemm_.libraries, attention_.attention);
+    position_.gemm = gemm_.text;
+    position_.attention = attention_.text;
     double* const known = options_.peak_flops;
     WEFT_ASSIGN_OR_RETURN(peak_flops_, PeakFlops(config_, gemm_.libraries, device_,
                                                  known != nullptr ? *known : 0, group_));
     if (known != nullptr) *known = peak_flops_;
     WEFT_RETURN_IF_ERROR(group_.Agree(PrepareFolder()));
     WEFT_RETURN_IF_ERROR(StartLoader());
-    WEFT_RETURN_IF_ERROR(BindThreads());
     if (is_first()) PrintStart();
     ForgetTensorPeak();
     WEFT_ASSIGN_OR_RETURN(bool stopped, Loop());
     WEFT_RETURN_IF_ERROR(Require("remote checkpoint", checkpoints_.FinishMirror()));
     WEFT_ASSIGN_OR_RETURN(memory_report_, memory_.Report(stepper_->plan(), gemm_.libraries));
+    GiveBackFreeMemory();
     WEFT_RETURN_IF_ERROR(WriteTrace());
     if (!stopped) WEFT_RETURN_IF_ERROR(Finish());
     WEFT_RETURN_IF_ERROR(Require("metrics", is_first() ? metrics_->Finish() : absl::OkStatus()));
@@ -129,8 +158,8 @@ class Run {
     for (size_t rank = 1; rank < all.size(); ++rank) {
       std::string difference = DescribeDifference(all[0], all[rank]);
       if (difference.empty()) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
-          "rank ", rank, " has another config than rank 0: ", difference, " on rank ", rank));
+      return AsAgreed(absl::FailedPreconditionError(absl::StrCat(
+          "rank ", rank, " has another config than rank 0: ", difference, " on rank ", rank)));
     }
     return absl::OkStatus();
   }
@@ -152,14 +181,16 @@ class Run {
   absl::Status MakeStepper() {
     memory_.Begin();
     if (config_.trace_steps > 0 || groups_.records != nullptr) {
-      // forward, backward, optimizer, waits and collectives: a few for each bucket and micro-batch.
-      size_t spans = static_cast<size_t>(config_.trace_steps) *
-                     static_cast<size_t>(64 + 16 * config_.model.layers);
-      trace_ = std::make_unique<Trace>(TraceTrackNames(), spans);
+      WEFT_ASSIGN_OR_RETURN(const StepPlan plan, StepPlan::Make(config_, SizesOf(groups_.mesh)));
+      // Passes, waits and exchanges of a layer: some for each micro-batch and chunk.
+      const int64_t spans = 64 + 16 * config_.model.layers * plan.pipeline.micro_batches *
+                                     std::max(config_.tensor_chunks, config_.expert_pieces);
+      steps_trace_.emplace(TraceTrackNames(), config_.trace_steps, static_cast<size_t>(spans));
+      trace_ = &steps_trace_->trace();
       if (groups_.records != nullptr) trace_->SetRecords(groups_.records, kComputeTrack);
-      groups_.SetTrace(trace_.get());
+      groups_.SetTrace(trace_);
     }
-    WEFT_ASSIGN_OR_RETURN(stepper_, Stepper::Create(config_, &groups_, trace_.get(), device_));
+    WEFT_ASSIGN_OR_RETURN(stepper_, Stepper::Create(config_, &groups_, trace_, device_));
     return absl::OkStatus();
   }
 
@@ -204,6 +235,8 @@ class Run {
   }
 
   absl::Status StartLoader() {
+    // The loader's thread would inherit this thread's core.
+    if (threads_) threads_->Unbind();
     absl::StatusOr<std::unique_ptr<BatchLoader>> loader =
         BatchLoader::Start(data_.training, {.global_batch = config_.global_batch,
                                             .rank = groups_.replica,
@@ -211,10 +244,10 @@ class Run {
                                             .start_sample = position_.samples,
                                             .prefetch = config_.data_prefetch});
     if (loader.ok()) loader_ = *std::move(loader);
+    if (threads_) threads_->Rebind();
     return group_.Agree(loader.status());
   }
 
-  // After the threads in the background have started: they would inherit this thread's core.
   absl::Status BindThreads() {
     if (!device_.is_cpu()) return absl::OkStatus();
     WEFT_ASSIGN_OR_RETURN(ComputeThreads threads, ComputeThreads::Bind(groups_, options_.threads));
@@ -231,7 +264,8 @@ class Run {
                                                    : "the beginning"));
       return;
     }
-    absl::FPrintF(stderr, "%s\n", config_.text);
+    absl::FPrintF(stderr, "%s(what differs from the defaults; all settings: %s)\n\n",
+                  ChangedSettings(config_.text), Path("config.toml"));
     progress_->Note(absl::StrFormat(
         "%.2f M parameters, %d ranks%s x %d threads, %s compute on %s, products by %s, "
         "attention by %s, peak %.0f GFLOP/s",
@@ -245,15 +279,24 @@ class Run {
     } else if (options_.config.pack_weights && !config_.pack_weights) {
       progress_->Note("weights are not packed once a step: there is no memory for the copies");
     }
-    for (const KernelRates& row : gemm_.rates) {
-      progress_->Note(absl::StrFormat("product %-22s  weft %4.0f, aten %4.0f GFLOP/s", row.name,
-                                      row.weft / 1e9, row.aten / 1e9));
+    for (const KernelChoice* choice : {&gemm_, &attention_}) {
+      for (const KernelRates& row : choice->rates) PrintRates(row);
+      if (!choice->note.empty()) progress_->Note(choice->note);
     }
     if (resumed_) {
       NoteResumed();
     } else if (options_.resume) {
       progress_->Note("no checkpoint yet: starting from the beginning");
     }
+  }
+
+  void PrintRates(const KernelRates& row) {
+    std::string text = absl::StrFormat("rate %-22s  %5d rows: weft %4.0f, aten %4.0f", row.name,
+                                       row.rows, row.weft / 1e9, row.aten / 1e9);
+    if (row.onednn > 0) absl::StrAppendFormat(&text, ", onednn %4.0f", row.onednn / 1e9);
+    absl::StrAppend(&text, " GFLOP/s");
+    if (row.part < 1) absl::StrAppendFormat(&text, ", from %.1f %% of the shape", 100 * row.part);
+    progress_->Note(text);
   }
 
   void NoteResumed() {
@@ -288,14 +331,16 @@ class Run {
       int64_t start = SystemClock::Nanoseconds();
       int64_t step = position_.step + 1;
       if (groups_.records != nullptr) groups_.records->SetStep(step);
+      if (steps_trace_) steps_trace_->BeginStep(step);
       TakeWorkSeconds();
-      const int64_t faults = MinorFaults();
+      const int64_t faults = MinorFaults(), mappings = TensorMappings();
       absl::StatusOr<Batch> batch = NextBatch(step);
       bool stop_requested = options_.stop != nullptr && options_.stop->load();
       WEFT_ASSIGN_OR_RETURN(StepResult result, stepper_->Step(step, batch, stop_requested));
       const int64_t end = SystemClock::Nanoseconds();
       double seconds = static_cast<double>(end - start) * 1e-9;
-      const StepCost cost{seconds, TakeWorkSeconds(), MinorFaults() - faults};
+      const StepCost cost{seconds, TakeWorkSeconds(), MinorFaults() - faults,
+                          TensorMappings() - mappings};
       RecordStep(step, result, start, end);
       if (std::exchange(tells_phases_, false)) WEFT_RETURN_IF_ERROR(TellPhases(step));
       position_ = {step, loader_->position(), stepper_->loss_scale().ToText(), position_.gemm,
@@ -346,7 +391,7 @@ class Run {
   }
 
   absl::StatusOr<Batch> NextBatch(int64_t step) {
-    TraceScope scope(trace_.get(), "data", kComputeTrack, step);
+    TraceScope scope(trace_, "data", kComputeTrack, step);
     const WorkScope work(Work::kData);
     return loader_->Next();
   }
@@ -359,7 +404,8 @@ class Run {
     record.step = step;
     record.loss = result.loss;
     record.tokens = static_cast<uint64_t>(tokens_per_step());
-    record.exposed_ns = static_cast<int64_t>(result.exposed.total() * 1e9);
+    const double bubble = result.bubble ? result.bubble->seconds : 0;
+    record.exposed_ns = static_cast<int64_t>((result.exposed.total() + bubble) * 1e9);
     groups_.records->Write(record);
   }
 
@@ -377,13 +423,17 @@ class Run {
     metrics.exposed = result.exposed;
     metrics.work = cost.work;
     metrics.page_faults = cost.page_faults;
+    metrics.memory_mappings = cost.memory_mappings;
     if (config_.model.HasExperts()) {
       metrics.router = {result.balance_loss, result.router_z_loss, result.dropped};
     }
     metrics.tensors = TensorMemory();
     metrics.anonymous = AnonymousMemory();
     metrics.resident_peak = PeakResidentMemory();
-    metrics.mfu = metrics.tokens_per_second * TrainingFlopsPerToken(config_.model) / peak_flops_;
+    metrics.bubble = result.bubble;
+    const double rate = metrics.tokens_per_second / peak_flops_;
+    metrics.mfu = rate * TrainingFlopsPerToken(config_.model, AttentionFlops::kCausal);
+    metrics.mfu_full = rate * TrainingFlopsPerToken(config_.model, AttentionFlops::kFull);
     bool is_last = step == config_.steps;
     if (is_last || (config_.validation_every > 0 && step % config_.validation_every == 0)) {
       WEFT_ASSIGN_OR_RETURN(validation_loss_, Validate());
@@ -391,6 +441,12 @@ class Run {
     }
     totals_.seconds += seconds;
     totals_.exposed_seconds += result.exposed.total();
+    if (result.bubble) {
+      totals_.bubble_seconds += result.bubble->seconds;
+      totals_.bubble_share += result.bubble->share;
+    }
+    totals_.mfu += metrics.mfu * seconds;
+    totals_.mfu_full += metrics.mfu_full * seconds;
     ++totals_.steps;
     if (is_first()) LogStep(result, metrics);
     if (is_last) return Save();
@@ -411,7 +467,8 @@ class Run {
     totals_.snapshot_seconds += static_cast<double>(SystemClock::Nanoseconds() - start) * 1e-9;
     if (is_new && is_first()) {
       progress_->Note(absl::StrFormat(
-          "snapshots of the last 2 steps, of 2 ranks: %.1f MiB in memory (recovery.snapshot)",
+          "snapshots of the last 2 steps, of %s: %.1f MiB in memory (recovery.snapshot)",
+          options_.snapshots->keeps_another() ? "2 ranks" : "this rank, as its replicas have them",
           static_cast<double>(options_.snapshots->bytes().count()) / (1 << 20)));
     }
     return absl::OkStatus();
@@ -419,7 +476,7 @@ class Run {
 
   // Ends the step before's copies, in the step that is about to change the state.
   absl::Status FinishCopies() {
-    TraceScope scope(trace_.get(), "wait_snapshot", kComputeTrack, position_.step);
+    TraceScope scope(trace_, "wait_snapshot", kComputeTrack, position_.step);
     saver_.FinishCopy();
     const int64_t copied = SystemClock::Nanoseconds();
     const absl::Status status = TakesSnapshots() ? options_.snapshots->Finish() : absl::OkStatus();
@@ -434,12 +491,12 @@ class Run {
   }
 
   absl::Status Save() {
-    TraceScope scope(trace_.get(), "checkpoint", kComputeTrack, position_.step);
+    TraceScope scope(trace_, "checkpoint", kComputeTrack, position_.step);
     return saver_.Save(position_, stepper_->parameters(), mean_step());
   }
 
   absl::Status SaveAfterStep() {
-    TraceScope scope(trace_.get(), "checkpoint", kComputeTrack, position_.step);
+    TraceScope scope(trace_, "checkpoint", kComputeTrack, position_.step);
     return saver_.SaveAfter(position_, stepper_->parameters(), mean_step());
   }
 
@@ -467,13 +524,34 @@ class Run {
 
   absl::Status WriteTrace() {
     if (config_.trace_steps == 0) return absl::OkStatus();
-    WEFT_ASSIGN_OR_RETURN(std::vector<std::string> parts,
-                          group_.Gather(ChromeEvents(*trace_, group_.rank())));
-    return Require("timeline", is_first() ? WriteTimeline(parts) : absl::OkStatus());
+    // Steps that are whole on every rank.
+    const int64_t wanted = steps_trace_->wanted_step();
+    int64_t first = steps_trace_->whole_step();
+    WEFT_ASSIGN_OR_RETURN(std::vector<std::string> parts, group_.Gather(absl::StrCat(first)));
+    for (const std::string& part : parts) {
+      int64_t of_rank = 0;
+      if (absl::SimpleAtoi(part, &of_rank)) first = std::max(first, of_rank);
+    }
+    const uint64_t lost = steps_trace_->SpansBefore(first);
+    WEFT_ASSIGN_OR_RETURN(parts, group_.Gather(ChromeEvents(*trace_, group_.rank(), first)));
+    std::string other;
+    if (lost > 0) {
+      other =
+          absl::StrFormat(R"({"first_step":%d,"first_step_wanted":%d,"lost_spans_of_rank_0":%d})",
+                          first, wanted, lost);
+    }
+    if (lost > 0 && is_first()) {
+      WEFT_LOG_WARN("trace.json begins with step ", first, " and not with step ", wanted,
+                    " (log.trace_steps = ", config_.trace_steps, "): a step has up to ",
+                    steps_trace_->spans_of_a_step(), " spans, and a rank keeps ",
+                    steps_trace_->bytes().count() >> 20, " MiB of them; ", lost,
+                    " older ones of rank 0 are lost");
+    }
+    return Require("timeline", is_first() ? WriteTimeline(parts, other) : absl::OkStatus());
   }
 
-  absl::Status WriteTimeline(const std::vector<std::string>& parts) {
-    WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("trace.json"), MergeChromeJson(parts)));
+  absl::Status WriteTimeline(const std::vector<std::string>& parts, const std::string& other) {
+    WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("trace.json"), MergeChromeJson(parts, other)));
     WEFT_ASSIGN_OR_RETURN(std::vector<TimelineSpan> spans, ParseTimeline(parts));
     const std::string picture = DrawTimeline(spans, TraceTrackNames(), kTimelineSteps);
     return picture.empty() ? absl::OkStatus() : WriteFileAtomically(Path("timeline.svg"), picture);
@@ -505,15 +583,19 @@ class Run {
     WEFT_ASSIGN_OR_RETURN(std::string sample, WriteSample(*model, *data_.tokenizer));
     WEFT_RETURN_IF_ERROR(
         ExportModel(*model, data_.info.tokenizer, data_.tokenizer->eod_id(), Path("model")));
-    PrintSummary({.run_dir = options_.run_dir,
-                  .sample = sample,
-                  .validation_loss = validation_loss_,
-                  .unigram_loss = data_.info.unigram_loss,
-                  .tokens_per_step = tokens_per_step(),
-                  .totals = totals_,
-                  .has_snapshots = options_.snapshots != nullptr,
-                  .memory = memory_report_},
-                 saver_, checkpoints_);
+    const StepPlan& plan = stepper_->plan();
+    PrintSummary(
+        {.run_dir = options_.run_dir,
+         .sample = sample,
+         .validation_loss = validation_loss_,
+         .unigram_loss = data_.info.unigram_loss,
+         .tokens_per_step = tokens_per_step(),
+         .totals = totals_,
+         .has_snapshots = options_.snapshots != nullptr,
+         .pipeline =
+             plan.sizes.pipeline > 1 && device_.is_cpu() ? ToString(plan.pipeline.kind) : "",
+         .memory = memory_report_},
+        saver_, checkpoints_);
     return absl::OkStatus();
   }
 
@@ -546,7 +628,8 @@ class Run {
   MemoryUse memory_;
   RunData own_data_;  // where the caller keeps none
   RunData& data_ = options_.data != nullptr ? *options_.data : own_data_;
-  std::unique_ptr<Trace> trace_;
+  std::optional<StepTrace> steps_trace_;
+  Trace* trace_ = nullptr;  // of steps_trace_; null: there is none
   std::unique_ptr<Stepper> stepper_;
   std::unique_ptr<BatchLoader> loader_;
   std::unique_ptr<MetricsLog> metrics_;    // rank 0
@@ -595,10 +678,14 @@ absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& grou
       groups.OpenDeviceCollectives(options.config, *device, options.collective_timeout));
   Run run(options, groups, *device);
   absl::StatusOr<RunOutcome> outcome = run.Execute();
-  groups.world->AbortNccl(outcome.status());
+  if (!outcome.ok()) groups.Fail(outcome.status());
   run.Settle();
-  // While the parameters that collectives read and write are still there.
-  if (!outcome.ok() && options.recovers) Leave(groups);
+  // While the trace, and the parameters that collectives read and write, are still there.
+  if (outcome.ok()) {
+    groups.SetTrace(nullptr);
+  } else {
+    Leave(groups);
+  }
   return outcome;
 }
 

@@ -46,7 +46,7 @@ void RunLayer(const ModelConfig& model, at::ScalarType type, KernelLibrary libra
   Gradients gradients(parameters);
   Gpt layer(model, std::move(parameters));
   layer.set_gemm(library);
-  layer.set_attention_library(library);
+  layer.set_attention(library);
   ForwardOptions options;
   options.sink = &gradients;
   const at::Tensor tokens = at::zeros({1, model.sequence}, at::kLong);

@@ -12,16 +12,17 @@
 #include <fstream>
 #include <limits>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "trainer/memory/huge_pages.h"
+#include "trainer/memory/memory_pool.h"
 
 namespace weft::train {
 namespace {
 
-// In front of each tensor's memory: its size. A cache line, which is what LibTorch aligns to.
+// In front of each tensor's memory: its Header. A cache line, which is what LibTorch aligns to.
 constexpr size_t kHeader = 64;
 
 std::atomic<int64_t> in_use{0};
@@ -35,11 +36,26 @@ void Count(int64_t bytes) {
   }
 }
 
+// Smaller tensors are malloc's, which keeps the pages of its heap itself.
+constexpr size_t kSmallestPiece = size_t{64} << 10;
+
+MemoryPool& Pool() {
+  static MemoryPool* const pool = new MemoryPool();  // for ever: tensors may outlive all else
+  return *pool;
+}
+
+struct Header {
+  size_t bytes = 0;  // of the tensor
+  size_t piece = 0;  // of the pool's piece, with this; 0: it is malloc's
+};
+static_assert(sizeof(Header) <= kHeader);
+
 void Free(void* data) {
   if (data == nullptr) return;
-  char* begin = static_cast<char*>(data) - kHeader;
-  Count(-static_cast<int64_t>(*reinterpret_cast<size_t*>(begin)));
-  std::free(begin);
+  char* const begin = static_cast<char*>(data) - kHeader;
+  const Header header = *reinterpret_cast<Header*>(begin);
+  Count(-static_cast<int64_t>(header.bytes));
+  header.piece > 0 ? Pool().Free(begin, header.piece) : std::free(begin);
 }
 
 class CountingAllocator final : public c10::Allocator {
@@ -48,9 +64,15 @@ class CountingAllocator final : public c10::Allocator {
     const c10::Device device(c10::DeviceType::CPU);
     if (bytes == 0) return {nullptr, nullptr, &Free, device};
     void* begin = nullptr;
-    if (posix_memalign(&begin, kHeader, bytes + kHeader) != 0) throw std::bad_alloc();
-    AdviseHugePages(begin, bytes + kHeader);
-    *static_cast<size_t*>(begin) = bytes;
+    size_t size = bytes + kHeader;
+    if (size < kSmallestPiece) {
+      if (posix_memalign(&begin, kHeader, size) != 0) throw std::bad_alloc();
+      size = 0;
+    } else {
+      begin = Pool().Allocate(size);
+      if (begin == nullptr) throw std::bad_alloc();
+    }
+    *static_cast<Header*>(begin) = {.bytes = bytes, .piece = size};
     Count(static_cast<int64_t>(bytes));
     void* data = static_cast<char*>(begin) + kHeader;
     return {data, data, &Free, device};
@@ -73,20 +95,28 @@ Bytes FromFile(const char* path, const char* key) {
   return Bytes(0);
 }
 
-// The least memory.max on the way from this process's control group to the root; the largest number
-// where none is set.
-int64_t GroupLimit() {
+std::optional<int64_t> NumberIn(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  int64_t number = 0;
+  if (!std::getline(file, text) || !absl::SimpleAtoi(text, &number)) return std::nullopt;
+  return number;
+}
+
+// The least memory.max on the way from this process's control group to the root, or where
+// `available` what is left of it; the largest number where none is set.
+int64_t GroupLimit(bool available = false) {
   int64_t least = std::numeric_limits<int64_t>::max();
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     if (!absl::StartsWith(line, "0::")) continue;
     std::string path = line.substr(3);
     for (;;) {
-      std::ifstream file("/sys/fs/cgroup" + path + "/memory.max");
-      std::string text;
-      int64_t bytes = 0;
-      if (std::getline(file, text) && absl::SimpleAtoi(text, &bytes))
-        least = std::min(least, bytes);
+      const std::string folder = "/sys/fs/cgroup" + path;
+      if (const std::optional<int64_t> limit = NumberIn(folder + "/memory.max")) {
+        const int64_t used = available ? NumberIn(folder + "/memory.current").value_or(0) : 0;
+        least = std::min(least, *limit - used);
+      }
       if (path.empty() || path == "/") break;
       path = path.substr(0, path.rfind('/'));
     }
@@ -121,6 +151,13 @@ int64_t MinorFaults() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_minflt;
+}
+int64_t TensorMappings() { return Pool().mappings(); }
+void GiveBackFreeMemory() { Pool().GiveBack(); }
+
+Bytes AvailableMemory() {
+  return Bytes(
+      std::min(FromFile("/proc/meminfo", "MemAvailable:").count(), GroupLimit(/*available=*/true)));
 }
 Bytes MachineMemory() {
   return Bytes(std::min(FromFile("/proc/meminfo", "MemTotal:").count(), GroupLimit()));

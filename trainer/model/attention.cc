@@ -58,27 +58,27 @@ AttentionInputs ExchangeForHeads(const Gpt& model, const AttentionInputs& inputs
 
 AttentionOutputs Compute(const Gpt& model, const AttentionInputs& inputs, int64_t window) {
   if (model.context() == nullptr || ExchangesHeads(model)) {
-    return Attend(model.attention_library(), inputs, window);
+    return Attend(model.attention_library(window), inputs, window);
   }
-  return AttendAround(*model.context(), model.attention_library(), inputs, window);
+  return AttendAround(*model.context(), model.attention_library(window), inputs, window);
 }
 
 void ComputeBackward(const Gpt& model, const at::Tensor& dout, const AttentionInputs& inputs,
                      const AttentionOutputs& outputs, int64_t window,
                      const AttentionInputs& gradients) {
   if (model.context() == nullptr) {
-    AttendBackward(model.attention_library(), dout, inputs, outputs, window, gradients);
+    AttendBackward(model.attention_library(window), dout, inputs, outputs, window, gradients);
     return;
   }
   if (!ExchangesHeads(model)) {
-    AttendAroundBackward(*model.context(), model.attention_library(), dout, inputs, outputs, window,
-                         gradients);
+    AttendAroundBackward(*model.context(), model.attention_library(window), dout, inputs, outputs,
+                         window, gradients);
     return;
   }
   const AttentionInputs mine{at::empty_like(inputs.query), at::empty_like(inputs.key),
                              at::empty_like(inputs.value)};
-  AttendBackward(model.attention_library(), ToHeads(*model.context(), {dout})[0], inputs, outputs,
-                 window, mine);
+  AttendBackward(model.attention_library(window), ToHeads(*model.context(), {dout})[0], inputs,
+                 outputs, window, mine);
   const std::vector<at::Tensor> rows = ToRows(*model.context(), {mine.query, mine.key, mine.value});
   gradients.query.copy_(rows[0]);
   const int64_t kv_heads = gradients.key.size(1);

@@ -83,7 +83,7 @@ class TypedDecoder final : public Decoder {
         lengths_(static_cast<size_t>(sequences), 0) {
     if (kHasOwnProducts) {
       model_.set_gemm(KernelLibrary::kWeft);
-      model_.set_attention_library(KernelLibrary::kWeft);
+      model_.set_attention(KernelLibrary::kWeft);
     }
     const Names names(config_);
     token_table_ = names.Find("embedding.token");

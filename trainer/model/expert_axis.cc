@@ -23,8 +23,11 @@ int64_t ExpertAxis::Plan::PieceRows(int piece) const {
 }
 
 at::Tensor ExpertAxis::ExchangeCounts(const at::Tensor& counts) const {
-  at::Tensor here = at::empty({group_->size(), experts_here()}, counts.options());
-  Pending pending = ValueOrThrow(group_->AllToAll(here, counts.contiguous().view(here.sizes())));
+  const int64_t ranks = group_->size();
+  at::Tensor here = at::empty({ranks, experts_here() + 1}, counts.options());
+  const at::Tensor all = counts.sum().expand({ranks, 1});
+  Pending pending =
+      ValueOrThrow(group_->AllToAll(here, at::cat({counts.view({ranks, experts_here()}), all}, 1)));
   ThrowIfError(group_->Wait(pending));
   return here;
 }
@@ -52,7 +55,7 @@ ExpertAxis::Plan ExpertAxis::MakePlan(const at::Tensor& counts,
         sent.push_back(static_cast<size_t>(edge(own, part + 1) - first));
         sent_at.push_back(
             static_cast<size_t>(begin[static_cast<size_t>(rank * here + expert)] + first));
-        const int64_t rows = theirs_of[rank * here + expert];
+        const int64_t rows = theirs_of[rank * (here + 1) + expert];
         const int64_t count = edge(rows, part + 1) - edge(rows, part);
         received.push_back(static_cast<size_t>(count));
         received_at.push_back(static_cast<size_t>(plan.rows_received));
@@ -64,6 +67,9 @@ ExpertAxis::Plan ExpertAxis::MakePlan(const at::Tensor& counts,
       plan.received_at.push_back(std::move(received_at));
     }
   }
+  int64_t all_rows = 0;
+  for (int64_t rank = 0; rank < ranks; ++rank) all_rows += theirs_of[rank * (here + 1) + here];
+  plan.typical_rows = std::max<int64_t>(all_rows / (ranks * ranks * pieces()), 1);
   return plan;
 }
 
@@ -71,16 +77,16 @@ Pending ExpertAxis::StartDispatch(const Plan& plan, int piece, const at::Tensor&
                                   const at::Tensor& received) const {
   const size_t p = static_cast<size_t>(piece);
   return ValueOrThrow(group_->ExchangeRows(received, {plan.received[p], plan.received_at[p]}, rows,
-                                           {plan.sent[p], plan.sent_at[p]}, "dispatch",
-                                           "wait_dispatch"));
+                                           {plan.sent[p], plan.sent_at[p]}, plan.typical_rows,
+                                           "dispatch", "wait_dispatch"));
 }
 
 Pending ExpertAxis::StartReturn(const Plan& plan, int piece, const at::Tensor& received,
                                 const at::Tensor& rows) const {
   const size_t p = static_cast<size_t>(piece);
   return ValueOrThrow(group_->ExchangeRows(rows, {plan.sent[p], plan.sent_at[p]}, received,
-                                           {plan.received[p], plan.received_at[p]}, "return",
-                                           "wait_return"));
+                                           {plan.received[p], plan.received_at[p]},
+                                           plan.typical_rows, "return", "wait_return"));
 }
 
 void ExpertAxis::Wait(Pending& pending) const { ThrowIfError(group_->Wait(pending)); }

@@ -47,13 +47,15 @@ class ExpertAxis {
     // Rows that it receives, in the order of pieces: by piece and rank.
     std::vector<std::vector<size_t>> received, received_at;
     int64_t rows_sent = 0, rows_received = 0;
+    // Rows from one rank to one other in a piece, on average over all; the same on every rank.
+    int64_t typical_rows = 0;
     int64_t PieceRows(int piece) const;
     int64_t PieceBegin(int piece) const {
       return static_cast<int64_t>(received_at[static_cast<size_t>(piece)][0]);
     }
   };
   // `counts`: int64 [experts], this rank's rows for each expert. Returns int64 [ranks, experts
-  // here]: the rows of every rank for the experts here.
+  // here + 1]: the rows of every rank for the experts here, and all rows that it sends.
   at::Tensor ExchangeCounts(const at::Tensor& counts) const;
   Plan MakePlan(const at::Tensor& counts, const at::Tensor& counts_here) const;
 

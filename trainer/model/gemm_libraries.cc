@@ -14,17 +14,27 @@ constexpr std::array<std::pair<absl::string_view, GemmPass>, 3> kPasses = {
     std::pair("forward", GemmPass::kForward), std::pair("input", GemmPass::kInputGradient),
     std::pair("weight", GemmPass::kWeightGradient)};
 
-std::optional<KernelLibrary> LibraryNamed(absl::string_view name) {
-  for (KernelLibrary library : {KernelLibrary::kAten, KernelLibrary::kWeft}) {
-    if (name == NameOf(library)) return library;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 absl::string_view NameOf(KernelLibrary library) {
-  return library == KernelLibrary::kWeft ? "weft" : "aten";
+  switch (library) {
+    case KernelLibrary::kWeft:
+      return "weft";
+    case KernelLibrary::kOneDnn:
+      return "onednn";
+    case KernelLibrary::kAuto:
+    case KernelLibrary::kAten:
+      break;
+  }
+  return "aten";
+}
+
+std::optional<KernelLibrary> LibraryNamed(absl::string_view name) {
+  for (KernelLibrary library :
+       {KernelLibrary::kAten, KernelLibrary::kWeft, KernelLibrary::kOneDnn}) {
+    if (name == NameOf(library)) return library;
+  }
+  return std::nullopt;
 }
 
 std::string ToString(const GemmShape& shape) {
@@ -59,6 +69,12 @@ void GemmLibraries::Set(const GemmShape& shape, KernelLibrary library) {
                                [&shape](const auto& each) { return each.first == shape; }),
                 others_.end());
   if (library != all_) others_.emplace_back(shape, library);
+}
+
+int GemmLibraries::CountOf(KernelLibrary library) const {
+  return static_cast<int>(
+      std::count_if(others_.begin(), others_.end(),
+                    [library](const auto& each) { return each.second == library; }));
 }
 
 std::string GemmLibraries::ToText() const {

@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "trainer/config.h"
+#include "trainer/model/attention_libraries.h"
 #include "trainer/model/context_axis.h"
 #include "trainer/model/expert_axis.h"
 #include "trainer/model/gradient_sink.h"
@@ -148,10 +149,10 @@ class Gpt {
     return all % part_.tensor_size == 0 ? 0 : part_.tensor_rank * all / part_.tensor_size;
   }
   const GemmLibraries& gemm() const { return gemm_; }
-  KernelLibrary attention_library() const { return attention_library_; }
+  KernelLibrary attention_library(int64_t window) const { return attention_.Of(window); }
   // What multiplies, and what computes attention, from now on; LibTorch at the beginning.
   void set_gemm(GemmLibraries libraries) { gemm_ = std::move(libraries); }
-  void set_attention_library(KernelLibrary library) { attention_library_ = library; }
+  void set_attention(AttentionLibraries libraries) { attention_ = std::move(libraries); }
   // From now on our own products read `part` of the weights from packed copies, made anew when
   // `changes` returns another number than before.
   void KeepPacked(PackedPart part, ChangeCount changes) {
@@ -216,7 +217,7 @@ class Gpt {
   std::vector<Block> blocks_;
   int first_unit_ = 0;
   GemmLibraries gemm_;
-  KernelLibrary attention_library_ = KernelLibrary::kAten;
+  AttentionLibraries attention_;
   std::unique_ptr<PackedWeights> packed_;
   PackedPart packed_part_ = PackedPart::kNone;
   int64_t first_token_ = 0;

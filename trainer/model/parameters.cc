@@ -273,7 +273,7 @@ int64_t ElementCount(absl::Span<const ParameterSpec> parameters) {
   return count;
 }
 
-double TrainingFlopsPerToken(const ModelConfig& config) {
+double TrainingFlopsPerToken(const ModelConfig& config, AttentionFlops attention) {
   const double hidden = static_cast<double>(config.hidden);
   const int64_t chosen = config.HasExperts() ? config.top_k : 1;
   const int64_t router = config.HasExperts() ? config.experts * config.hidden : 0;
@@ -283,6 +283,10 @@ double TrainingFlopsPerToken(const ModelConfig& config) {
   const double tokens = static_cast<double>(config.sequence);
   double keys = 0;  // that a token meets, in the mean, over all layers
   for (int64_t layer = 0; layer < config.layers; ++layer) {
+    if (attention == AttentionFlops::kFull) {
+      keys += tokens;
+      continue;
+    }
     const double window = static_cast<double>(config.WindowOf(layer));
     keys += window == 0 || window >= tokens ? tokens / 2 : window - window * window / (2 * tokens);
   }

@@ -63,7 +63,7 @@ struct ParameterSpec {
   int64_t split_begin = 0;  // this rank's first row or column within each part
   SharedBy shared = SharedBy::kNobody;
   bool is_expert = false;  // of an expert: other data replicas may hold others
-  bool counts = true;      // in norms and in checkpoints: one of the ranks that share it counts
+  bool counts = true;      // in norms: one of the ranks that share it counts
   int chunk = 0;           // index into ModelPart::chunks
 
   int64_t elements() const;
@@ -103,11 +103,14 @@ int64_t ElementCount(absl::Span<const ParameterSpec> parameters);
 void InitializeParameter(const ParameterSpec& spec, uint64_t seed, absl::Span<float> values);
 
 // Floating-point operations of training on one token: 6 for each weight of a matrix product (2
-// forward, 4 backward; the output projection counts, embeddings do not), and 6 * hidden * sequence
-// a block for causal attention, which is half of full attention, less where a window holds.
-// MegaScale and PaLM count so; norms and activations are left out. The metric mfu is this over the
-// measured peak.
-double TrainingFlopsPerToken(const ModelConfig& config);
+// forward, 4 backward; the output projection counts, embeddings do not), and 12 * hidden * keys a
+// block for attention. kCausal: the keys that a token meets in the mean, half of a sample, and
+// fewer where a window holds. kFull: all of a sample, whatever mask or window, as PaLM (appendix B)
+// and Megatron-LM count. Norms and activations are left out. The metrics mfu and mfu_full are these
+// over the peak.
+enum class AttentionFlops : uint8_t { kCausal, kFull };
+double TrainingFlopsPerToken(const ModelConfig& config,
+                             AttentionFlops attention = AttentionFlops::kCausal);
 
 }  // namespace weft::train
 

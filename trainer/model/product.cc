@@ -1,10 +1,20 @@
 #include "trainer/model/product.h"
 
+#include <ATen/Context.h>
+
 #include "trainer/device/device.h"
 #include "trainer/kernels/gemm.h"
 #include "trainer/model/packed_weights.h"
 #include "trainer/model/product_epilogue.h"
 #include "trainer/profile/work_time.h"
+
+// LibTorch's oneDNN product, which at::mm takes for bf16 alone: result = alpha * a * b + beta *
+// result, of fp32 as well, of transposes without copies (ATen/native/mkldnn/Matmul.h of its
+// sources). The wheel exports it but has no header for it; weak, for a LibTorch that has it not.
+namespace at::native {
+[[gnu::weak]] void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result, float beta,
+                                 float alpha);
+}  // namespace at::native
 
 namespace weft::train {
 namespace {
@@ -76,6 +86,12 @@ void MultiplyByAten(const at::Tensor& a, const at::Tensor& b, at::Tensor out, bo
   }
 }
 
+void MultiplyByOneDnn(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out, bool add,
+                      const at::Tensor& bias) {
+  if (bias.defined()) out.copy_(bias);
+  at::native::mkldnn_matmul(a, b, out, add || bias.defined() ? 1.0F : 0.0F, 1.0F);
+}
+
 GemmShape ShapeOf(const at::Tensor& a, const at::Tensor& b) {
   if (!IsRows(a)) return {GemmPass::kWeightGradient, b.size(1), a.size(0)};
   if (!IsRows(b)) return {GemmPass::kForward, b.size(0), b.size(1)};
@@ -127,10 +143,20 @@ void Finish(const at::Tensor& product, const at::Tensor& c, const ProductEpilogu
 
 }  // namespace
 
+bool HasOneDnn() {
+  return &at::native::mkldnn_matmul != nullptr && at::globalContext().userEnabledMkldnn() &&
+         at::Context::hasMKLDNN();
+}
+
 void Multiply(const GemmLibraries& libraries, const at::Tensor& a, const at::Tensor& b,
               at::Tensor out, bool add, const at::Tensor& bias, PackedWeight* packed) {
   const WorkScope scope(Work::kGemm);
-  if (libraries.Of(ShapeOf(a, b)) != KernelLibrary::kWeft || !IsOurs(a, b, out)) {
+  const KernelLibrary library = libraries.Of(ShapeOf(a, b));
+  if (library == KernelLibrary::kOneDnn && HasOneDnn() && IsOurs(a, b, out) &&
+      out.scalar_type() == a.scalar_type()) {
+    return MultiplyByOneDnn(a, b, out, add, bias);
+  }
+  if (library != KernelLibrary::kWeft || !IsOurs(a, b, out)) {
     return MultiplyByAten(a, b, std::move(out), add, bias);
   }
   if (a.scalar_type() == at::kFloat) {

@@ -15,8 +15,11 @@
 
 namespace weft::train {
 
-// "aten" or "weft".
+// "aten", "weft" or "onednn".
 absl::string_view NameOf(KernelLibrary library);
+std::optional<KernelLibrary> LibraryNamed(absl::string_view name);
+// Whether this LibTorch lets us multiply fp32 by its oneDNN.
+bool HasOneDnn();
 
 // Which product of a layer y = x * weight^T, weight: [outputs, inputs].
 enum class GemmPass : uint8_t {
@@ -41,9 +44,9 @@ class GemmLibraries {
 
   KernelLibrary Of(const GemmShape& shape) const;
   void Set(const GemmShape& shape, KernelLibrary library);
-  // The library of shapes that have no other, and the number of shapes that have one.
+  // The library of shapes that have no other, and the number of shapes that have `library` instead.
   KernelLibrary all() const { return all_; }
-  size_t others() const { return others_.size(); }
+  int CountOf(KernelLibrary library) const;
 
   // "weft", or "weft,aten=forward.384x1536,aten=weight.384x384".
   std::string ToText() const;
@@ -59,7 +62,7 @@ class PackedWeight;
 
 // out = a * b, out += a * b where `add`, or out = a * b + bias. a: [m, k] and b: [k, n], each
 // contiguous or the transpose of what is; out: [m, n]; bias: [n], may be undefined, not with `add`.
-// One type, or an fp32 `out` of bf16. Tensors that our own loops do not take go to LibTorch. Which
+// One type, or an fp32 `out` of bf16. What the library does not take goes the way of kAten. Which
 // product of a layer it is shows in what is transposed: b forward, a for the weight's gradient.
 // `packed`: where our own loops have b packed (packed_weights.h); null: nowhere.
 void Multiply(const GemmLibraries& libraries, const at::Tensor& a, const at::Tensor& b,

@@ -104,9 +104,13 @@ at::Tensor ParameterStore::OwnPart(const ParameterBucket& bucket) const {
   return bucket.values.narrow(0, bucket.layout.shard * rank_, bucket.layout.shard);
 }
 
+bool ParameterStore::KeepsApart(const ParameterBucket& bucket) const {
+  return OwnPart(bucket).data_ptr() != bucket.owned.data_ptr();
+}
+
 void ParameterStore::WriteOwnPart(ParameterBucket& bucket) const {
-  at::Tensor part = OwnPart(bucket);
-  if (part.data_ptr() != bucket.owned.data_ptr()) part.copy_(bucket.owned);
+  if (std::exchange(bucket.is_written, false)) return;
+  if (KeepsApart(bucket)) OwnPart(bucket).copy_(bucket.owned);
 }
 
 // The views share the storage of `values`, whose memory is another tensor's while it is attached.

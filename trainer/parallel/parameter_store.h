@@ -56,7 +56,8 @@ struct ParameterBucket {
   at::Tensor values;   // [shard * ranks], compute type
   at::Tensor owned;    // [shard]: what the optimizer changes; a view of `values`, or of its own
   std::vector<OwnedSlice> slices;
-  at::Tensor memory;  // stage 3: of `values`; undefined: detached
+  bool is_written = false;  // the optimizer has just written the owned values into `values`, too
+  at::Tensor memory;        // stage 3: of `values`; undefined: detached
 };
 
 class ParameterStore {
@@ -90,7 +91,9 @@ class ParameterStore {
 
   // This rank's shard of the whole values, to be gathered from.
   at::Tensor OwnPart(const ParameterBucket& bucket) const;
-  // The owned values into that place, where they are kept elsewhere or in another type.
+  // Whether the owned values are kept elsewhere, or in another type.
+  bool KeepsApart(const ParameterBucket& bucket) const;
+  // The owned values into that place, where they are kept apart and are not there yet.
   void WriteOwnPart(ParameterBucket& bucket) const;
   void Attach(ParameterBucket& bucket) const;
   void Detach(ParameterBucket& bucket) const;

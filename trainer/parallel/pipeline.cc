@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace weft::train {
@@ -98,10 +99,14 @@ absl::Status PipelineRunner::ReapSends(bool all) {
 absl::Status PipelineRunner::Run(absl::Span<const topology::PipelinePass> passes,
                                  PipelineStage& stage) {
   posted_ = 0;
+  times_.clear();
   for (size_t i = 0; i < passes.size(); ++i) {
     const topology::PipelinePass& pass = passes[i];
     WEFT_RETURN_IF_ERROR(PostReceives(passes, i + 1));
+    PassTime& time = times_.emplace_back();
+    time.wait_ns = SystemClock::Nanoseconds();
     WEFT_ASSIGN_OR_RETURN(at::Tensor input, TakeInput(pass));
+    time.start_ns = SystemClock::Nanoseconds();
     WEFT_RETURN_IF_ERROR(PostReceives(passes, i + 1 + receives_ahead_));
     at::Tensor output;
     switch (pass.kind) {
@@ -119,6 +124,7 @@ absl::Status PipelineRunner::Run(absl::Span<const topology::PipelinePass> passes
         WEFT_RETURN_IF_ERROR(stage.Weight(pass.chunk, pass.micro_batch));
         break;
     }
+    time.end_ns = SystemClock::Nanoseconds();
     WEFT_RETURN_IF_ERROR(HandOn(pass, std::move(output)));
   }
   return ReapSends(/*all=*/true);

@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "topology/job/pipeline_schedule.h"
 #include "trainer/groups/group.h"
+#include "trainer/parallel/pipeline_bubble.h"
 
 namespace weft::train {
 
@@ -42,6 +43,8 @@ class PipelineRunner {
                  const at::TensorOptions& options, int receives_ahead);
 
   absl::Status Run(absl::Span<const topology::PipelinePass> passes, PipelineStage& stage);
+  // Of the passes of the last Run, in their order.
+  const std::vector<PassTime>& times() const { return times_; }
 
  private:
   // Where the input of a pass comes from, or its output goes to.
@@ -81,6 +84,7 @@ class PipelineRunner {
     at::Tensor tensor;
   };
   std::vector<Kept> kept_;
+  std::vector<PassTime> times_;
 };
 
 }  // namespace weft::train

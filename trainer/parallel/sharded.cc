@@ -12,12 +12,17 @@ ShardedParameters::ShardedParameters(std::vector<ParameterSpec> parameters,
                                      const OptimizerConfig& optimizer, const ParallelGroups* groups,
                                      Trace* trace)
     : optimizer_(MakeOptimizer(optimizer)),
-      is_replica_(groups->replicas != nullptr && groups->replicas->rank() != 0),
+      groups_(*groups),
       store_(std::move(parameters), options, *optimizer_, groups->shard_group().rank(),
              groups->shard_group().size()),
       gradients_(&store_, groups),
       gatherer_(&store_, &groups->shard_group()),
       update_(optimizer_.get(), &store_, &gradients_, groups, std::move(all_parameters), trace) {}
+
+std::vector<SavedSlice> ShardedParameters::Saved() const {
+  return SavedSlices(store_,
+                     [this](SharedBy shared) { return PlaceAmongHolders(groups_, shared); });
+}
 
 absl::Status ShardedParameters::Publish() {
   WEFT_RETURN_IF_ERROR(gatherer_.WaitAll());

@@ -22,6 +22,7 @@
 #include "trainer/parallel/gradient_reducer.h"
 #include "trainer/parallel/parameter_gatherer.h"
 #include "trainer/parallel/parameter_store.h"
+#include "trainer/parallel/saved_share.h"
 #include "trainer/parallel/sharded_update.h"
 
 namespace weft::train {
@@ -41,8 +42,8 @@ class ShardedParameters {
   GradientReducer& gradients() { return gradients_; }
   ParameterGatherer& gatherer() { return gatherer_; }
   const ParameterGatherer& gatherer() const { return gatherer_; }
-  // Whether another rank of this one's data replicas saves the same shard.
-  bool IsReplica() const { return is_replica_; }
+  // What this rank writes into a checkpoint: its share of what other ranks hold as well.
+  std::vector<SavedSlice> Saved() const;
 
   // Owned values -> parameters of every rank.
   absl::Status Publish();
@@ -51,7 +52,7 @@ class ShardedParameters {
 
  private:
   const std::unique_ptr<Optimizer> optimizer_;
-  const bool is_replica_;
+  const ParallelGroups& groups_;
   ParameterStore store_;
   GradientReducer gradients_;
   ParameterGatherer gatherer_;

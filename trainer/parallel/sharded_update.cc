@@ -1,5 +1,7 @@
 #include "trainer/parallel/sharded_update.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -17,6 +19,20 @@ using kernels::Kernels;
 
 // Elements of values in bf16 that are widened at a time: they stay in the first-level cache.
 constexpr int64_t kBlock = 4096;
+// Elements that a thread updates before it rounds them to the compute type: with gradients and
+// states they stay in the second-level cache, so that values are read from memory once.
+constexpr int64_t kBlockOfThread = 32768;
+
+// Elements from `at` on.
+Stretch PartOfStretch(const Stretch& whole, int64_t at, int64_t elements) {
+  Stretch part = whole;
+  part.elements = elements;
+  const int64_t width = whole.gradient_type == Precision::kFp32 ? 4 : 2;
+  part.gradient = static_cast<const char*>(whole.gradient) + at * width;
+  if (part.values != nullptr) part.values += at;
+  for (float*& state : part.states) state = state == nullptr ? nullptr : state + at;
+  return part;
+}
 
 bool IsMatrixOf(const Optimizer& optimizer, const OwnedSlice& slice) {
   return optimizer.matrices() != nullptr && slice.is_matrix;
@@ -67,13 +83,29 @@ Stretch ShardedUpdate::StretchOf(const ParameterBucket& bucket, size_t index,
   return stretch;
 }
 
+bool ShardedUpdate::WritesAtOnce(const ParameterBucket& bucket) const {
+  return bucket.owned.is_cpu() && bucket.owned.scalar_type() == at::kFloat &&
+         !store_.ComesAndGoes() && store_.KeepsApart(bucket);
+}
+
 void ShardedUpdate::OnValues(const OptimizerStep& step, size_t index, const OwnedSlice& slice,
                              bool changes,
                              const std::function<void(const Stretch&, int64_t)>& body) {
   const ParameterBucket& bucket = store_.buckets()[index];
   const Stretch whole = StretchOf(bucket, index, slice);
   if (whole.values != nullptr) {
-    body(whole, 0);
+    if (!changes || !WritesAtOnce(bucket)) {
+      body(whole, 0);
+      return;
+    }
+    const at::Tensor written = store_.OwnPart(bucket).narrow(0, slice.at, slice.elements);
+    const at::Tensor values = bucket.owned.narrow(0, slice.at, slice.elements);
+    const int64_t block = kBlockOfThread * at::get_num_threads();
+    for (int64_t at = 0; at < slice.elements; at += block) {
+      const int64_t elements = std::min(block, slice.elements - at);
+      body(PartOfStretch(whole, at, elements), at);
+      written.narrow(0, at, elements).copy_(values.narrow(0, at, elements));
+    }
     return;
   }
   // Replicas of a parameter draw alike: the key is its name's and the step's.
@@ -83,13 +115,9 @@ void ShardedUpdate::OnValues(const OptimizerStep& step, size_t index, const Owne
   key = SplitMix64(key);
   Bf16* values = static_cast<Bf16*>(bucket.owned.data_ptr()) + slice.at;
   std::array<float, kBlock> block;
-  const int64_t width = whole.gradient_type == Precision::kFp32 ? 4 : 2;
   for (int64_t at = 0; at < slice.elements; at += kBlock) {
-    Stretch part = whole;
-    part.elements = std::min(kBlock, slice.elements - at);
+    Stretch part = PartOfStretch(whole, at, std::min(kBlock, slice.elements - at));
     part.values = block.data();
-    part.gradient = static_cast<const char*>(whole.gradient) + at * width;
-    for (float*& state : part.states) state = state == nullptr ? nullptr : state + at;
     Kernels().fp32.widen(part.elements, values + at, block.data());
     body(part, at);
     if (!changes) continue;
@@ -239,6 +267,8 @@ absl::Status ShardedUpdate::Run(const OptimizerStep& step,
       UpdateBucket(step, b);
       if (optimizer_.matrices() != nullptr) WEFT_RETURN_IF_ERROR(UpdateMatrices(step, b));
     }
+    ParameterBucket& bucket = store_.buckets()[b];
+    bucket.is_written = WritesAtOnce(bucket);
     WEFT_RETURN_IF_ERROR(changed(static_cast<int>(b)));
   }
   return absl::OkStatus();

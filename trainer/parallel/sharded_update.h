@@ -39,6 +39,9 @@ class ShardedUpdate {
 
  private:
   Stretch StretchOf(const ParameterBucket& bucket, size_t index, const OwnedSlice& slice) const;
+  // Whether values are rounded to the compute type in the pass that updates them, while they are in
+  // the cache; else behind it, as on a GPU.
+  bool WritesAtOnce(const ParameterBucket& bucket) const;
   // Calls body(stretch, offset) with the slice's values as fp32, at once or block by block, and
   // keeps what it makes of them where `changes`.
   void OnValues(const OptimizerStep& step, size_t bucket, const OwnedSlice& slice, bool changes,

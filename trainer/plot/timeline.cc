@@ -25,11 +25,13 @@ struct Color {
   const char* name;
   const char* color;
 };
-constexpr Color kColors[] = {{"forward", "#56B4E9"},          {"backward", "#0072B2"},
-                             {"weight gradients", "#009E73"}, {"optimizer", "#CC79A7"},
-                             {"waiting", "#D55E00"},          {"communication", "#999999"}};
+constexpr Color kColors[] = {
+    {"forward", "#56B4E9"},   {"backward", "#0072B2"}, {"weight gradients", "#009E73"},
+    {"optimizer", "#CC79A7"}, {"waiting", "#D55E00"},  {"communication", "#999999"},
+    {"bubble", "#E69F00"}};
 
 const char* ColorOf(const TimelineSpan& span) {
+  if (span.name == "bubble") return "#E69F00";
   if (span.track != 0) return "#999999";
   if (absl::StartsWith(span.name, "wait_")) return "#D55E00";
   for (const Color& color : kColors) {
@@ -120,7 +122,7 @@ void Head(std::string& svg, const Window& window) {
                           "<rect x=\"%.1f\" y=\"32\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x,
                           color.color);
     Text(svg, x + 16, 42, "start", color.name);
-    x += 150;
+    x += 142;
   }
 }
 

@@ -206,6 +206,22 @@ TEST_F(CheckpointTest, KeepsShapesAndAChecksumOfEachTensor) {
               HasSubstr("has the shape [4, 3] on rank 1, but [3, 4]"));
 }
 
+TEST_F(CheckpointTest, ChecksumsOfAnotherThreadAreThoseOfTheFile) {
+  for (const bool beside : {false, true}) {
+    const int64_t step = beside ? 2 : 1;
+    CheckpointWriter writer(folder_.path(), step, 1);
+    writer.set_checksums_beside(beside);
+    ASSERT_TRUE(WriteRank(writer, /*step=*/7, 0, 1).ok());
+    ASSERT_TRUE(writer.Commit(StateAt(step)).ok());
+  }
+  const auto one = CheckpointReader::Open(Path(1), Verification::kEverything);
+  const auto two = CheckpointReader::Open(Path(2), Verification::kEverything);
+  ASSERT_TRUE(one.ok() && two.ok()) << one.status() << two.status();
+  for (const BufferLayout& buffer : (*one)->manifest().buffers) {
+    EXPECT_EQ((*two)->manifest().Find(buffer.name)->checksums, buffer.checksums) << buffer.name;
+  }
+}
+
 TEST_F(CheckpointTest, RefusesRangesAndNamesThatAreNone) {
   Write(1, 2);
   auto reader = Open(1);

@@ -142,7 +142,9 @@ TEST(TrainConfigTest, ContradictionsAreErrors) {
               AllOf(HasSubstr(":4"), HasSubstr("multiple of model.heads = 3")));
   EXPECT_THAT(ErrorOf("[data]\nprefix = \"x\"\n", {"train.micro_batch=99"}),
               HasSubstr("train.global_batch"));
-  EXPECT_THAT(ErrorOf(""), HasSubstr("data.prefix"));
+  const absl::Status beside = LoadTrainConfig("", {"model.preset=gpt-13b"}, "tiny").status();
+  EXPECT_THAT(std::string(beside.message()),
+              AllOf(HasSubstr("--set: model.preset = gpt-13b"), HasSubstr("--preset tiny has")));
 }
 
 TEST(TrainConfigTest, WrittenTextReadsBackTheSame) {

@@ -1,8 +1,10 @@
 // Checkpoints between layouts: what one layout has saved, any other loads to the byte, and each of
-// its bytes is read from storage once. Jobs are threads of this process.
+// its bytes is read from storage once. Ranks that hold the same state write equally much of it.
+// Jobs are threads of this process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/random.h"
 #include "tests/collectives/job.h"
 #include "tests/scratch_folder.h"
@@ -26,6 +29,10 @@
 namespace weft::train {
 namespace {
 
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
 constexpr int kRanksMost = 8;
 constexpr int64_t kStep = 7;
 
@@ -33,11 +40,12 @@ struct Layout {
   int tensor = 1;
   int pipeline = 1;
   int data = 1;
-  bool is_replicated = false;  // each data-parallel rank has all of the state, as its replicas have
+  int zero_group = 0;  // data-parallel ranks that share the state; 0: all of them
   int ranks() const { return tensor * pipeline * data; }
+  int replicas() const { return zero_group == 0 ? 1 : data / zero_group; }
   std::string name() const {
     return absl::StrCat("tensor", tensor, "_pipeline", pipeline, "_data", data,
-                        is_replicated ? "_replicated" : "");
+                        zero_group == 0 ? "" : absl::StrCat("_by", zero_group));
   }
 };
 
@@ -48,8 +56,9 @@ std::vector<Layout> LayoutsOf(int heads) {
     if (heads % tensor != 0) continue;
     for (int pipeline = 1; tensor * pipeline <= kRanksMost; ++pipeline) {
       for (int data = 1; tensor * pipeline * data <= kRanksMost; ++data) {
-        layouts.push_back({tensor, pipeline, data, false});
-        if (data > 1) layouts.push_back({tensor, pipeline, data, true});
+        layouts.push_back({tensor, pipeline, data});
+        if (data > 1) layouts.push_back({tensor, pipeline, data, 1});
+        if (data == 4) layouts.push_back({tensor, pipeline, data, 2});
       }
     }
   }
@@ -69,7 +78,7 @@ class CheckpointLayoutsTest : public ::testing::TestWithParam<int> {
          absl::StrCat("train.micro_batch=", 840 / layout.data / layout.pipeline),
          absl::StrCat("parallel.tensor=", layout.tensor),
          absl::StrCat("parallel.pipeline=", layout.pipeline),
-         absl::StrCat("parallel.zero_group=", layout.is_replicated ? 1 : 0)},
+         absl::StrCat("parallel.zero_group=", layout.zero_group)},
         "tiny");
     EXPECT_TRUE(config.ok()) << config.status();
     config->model.vocabulary = 8 * heads();
@@ -131,10 +140,8 @@ class CheckpointLayoutsTest : public ::testing::TestWithParam<int> {
                   EXPECT_EQ(read.read_bytes, BytesOf(from));
                   EXPECT_EQ(read.minimum_bytes, read.read_bytes);
                   EXPECT_GE(read.needed_bytes, read.read_bytes);
-                  if (layout.is_replicated) {
-                    EXPECT_GE(read.needed_bytes, layout.data * read.read_bytes);
-                    EXPECT_GE(read.passed_bytes, (layout.data - 1) * read.read_bytes);
-                  }
+                  EXPECT_GE(read.needed_bytes, layout.replicas() * read.read_bytes);
+                  EXPECT_GE(read.passed_bytes, (layout.replicas() - 1) * read.read_bytes);
                   Save(to, config, groups, parameters);
                 });
   }
@@ -212,10 +219,73 @@ TEST_P(CheckpointLayoutsTest, EachLoadsWhatAnyHasSaved) {
   }
 }
 
+// Elements of a buffer, or of all ("") that each rank has written.
+std::vector<int64_t> WrittenBy(const Manifest& manifest, const std::string& name) {
+  std::vector<int64_t> written(manifest.shards.size());
+  for (const BufferLayout& buffer : manifest.buffers) {
+    if (!name.empty() && buffer.name != name) continue;
+    for (const BufferSlice& slice : buffer.slices) {
+      written[static_cast<size_t>(slice.shard)] += slice.range.elements();
+    }
+  }
+  return written;
+}
+
+class BalancedSaveTest : public CheckpointLayoutsTest {
+ protected:
+  // What each rank of a job with this layout writes.
+  std::vector<int64_t> Written(const Layout& layout, const std::string& buffer = "",
+                               const std::function<void(int, TrainConfig&)>& set = nullptr) const {
+    const ScratchFolder scratch;
+    ForEachRank(
+        layout,
+        [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
+          Save(scratch.path(), config, groups, parameters);
+        },
+        set);
+    return WrittenBy(Open(scratch.path())->manifest(), buffer);
+  }
+  static double Imbalance(const std::vector<int64_t>& written) {
+    const auto [least, most] = std::minmax_element(written.begin(), written.end());
+    return static_cast<double>(*most) / static_cast<double>(*least);
+  }
+};
+
+TEST_P(BalancedSaveTest, ReplicasWriteEqualPartsOfWhatTheyHold) {
+  // Shards are rounded up to 32 elements, so that the last of a group has less.
+  for (const Layout& layout : {Layout{1, 1, 4, 1}, Layout{1, 1, 8, 1}, Layout{1, 1, 4, 2},
+                               Layout{2, 1, 2, 1}, Layout{2, 1, 4, 2}, Layout{4, 1, 1}}) {
+    SCOPED_TRACE(layout.name());
+    const std::vector<int64_t> written = Written(layout);
+    EXPECT_THAT(written, SizeIs(layout.ranks()));
+    EXPECT_LT(Imbalance(written), layout.zero_group == 2 ? 1.03 : 1.001)
+        << absl::StrJoin(written, " ");
+  }
+  const auto experts = [](int, TrainConfig& config) {
+    config.model.experts = 4;
+    config.expert_parallel = 2;
+  };
+  const std::vector<int64_t> written = Written({1, 1, 4, 1}, "", experts);
+  EXPECT_LT(Imbalance(written), 1.03) << absl::StrJoin(written, " ");
+}
+
+// A tied embedding is on the first and the last stage.
+TEST_P(BalancedSaveTest, TheEndsOfAPipelineWriteHalfOfTheEmbeddingEach) {
+  const int64_t elements = int64_t{8} * heads() * 2 * heads();  // [vocabulary, hidden]
+  EXPECT_THAT(Written({1, 2, 1}, "parameters.embedding.token"),
+              ElementsAre(elements / 2, elements / 2));
+  // With two replicas of each stage. Ranks 0 and 1 are of the first.
+  EXPECT_THAT(Written({1, 2, 2, 1}, "parameters.embedding.token"), Each(elements / 4));
+  EXPECT_THAT(Written({1, 3, 1}, "adam.mean.embedding.token"),
+              ElementsAre(elements / 2, 0, elements / 2));
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, BalancedSaveTest, ::testing::Values(24));
+
 // Two hosts of two ranks each, whose disks are two folders.
 class LocalDisksTest : public CheckpointLayoutsTest {
  protected:
-  static constexpr Layout kSaved = {2, 1, 2, false};
+  static constexpr Layout kSaved = {2, 1, 2};
 
   void SetUp() override {
     SaveFirst(origin_);
@@ -283,7 +353,7 @@ class LocalDisksTest : public CheckpointLayoutsTest {
 TEST_P(LocalDisksTest, HostsTogetherHaveACheckpointThatEachHasAPartOf) {
   std::filesystem::remove_all(run_folder_);
   EXPECT_FALSE(std::filesystem::exists(OnHost(0, kStep) + "/" + ShardName(2, 4)));
-  for (const Layout& layout : {kSaved, Layout{1, 2, 1, false}, Layout{1, 1, 4, true}}) {
+  for (const Layout& layout : {kSaved, Layout{1, 2, 1}, Layout{1, 1, 4, 1}}) {
     SCOPED_TRACE(layout.name());
     ExpectLoads(layout, kStep, Host(0));
   }

@@ -43,6 +43,33 @@ TEST(EstimateMemoryTest, CountsPackedWeightsWhereAStepReadsThemSeveralTimes) {
   EXPECT_EQ(packed({"train.micro_batch=1"}, &chosen), Bytes(0));
 }
 
+// What no routing exceeds: the rows of all ranks' tokens on the experts of one.
+TEST(EstimateMemoryTest, SaysWhatUnevenRoutingTakesAtMost) {
+  const auto estimate = [](const std::vector<std::string>& settings, const ParallelSizes& sizes) {
+    std::vector<std::string> all = {"data.prefix=none", "train.precision=fp32"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    absl::StatusOr<TrainConfig> config = LoadTrainConfig("", all, "moe-tiny");
+    EXPECT_TRUE(config.ok()) << config.status();
+    config->model.vocabulary = 512;
+    const absl::StatusOr<StepPlan> plan = StepPlan::Make(*config, sizes);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    const absl::StatusOr<MemoryEstimate> memory = EstimateMemory(*config, *plan, 0, 0, false);
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    return *memory;
+  };
+  EXPECT_EQ(estimate({}, {}).uneven_routing, Bytes(0));  // one rank has all experts
+  const ParallelSizes four{.data = 4, .expert = 4};
+  // Of 8 experts a rank has 2, and a token takes 2: all can fall on one rank, 4 times the rows. A
+  // row is kept with its inner activations: 128 + 2 x 192 numbers in each of 4 layers.
+  const Bytes uneven = estimate({}, four).uneven_routing;
+  const int64_t rows = 4 * 128 * 2;  // of 4 samples of 128 tokens, two choices each
+  EXPECT_GT(uneven, Bytes(4 * 3 * rows * (128 + 2 * 192) * 4));
+  EXPECT_LT(uneven, Bytes(2 * 4 * 3 * rows * (128 + 2 * 192) * 4));
+  // A capacity bounds it: half as many rows again.
+  EXPECT_LT(estimate({"model.capacity_factor=1.5"}, four).uneven_routing, uneven / 4);
+  EXPECT_EQ(estimate({"model.capacity_factor=1"}, four).uneven_routing, Bytes(0));
+}
+
 TEST(CheckDeviceMemoryTest, ARunThatHasNoPlaceOnItsGpuIsRefusedWithTheArithmetic) {
   absl::StatusOr<TrainConfig> config = LoadTrainConfig("", {"data.prefix=none"}, "tiny");
   ASSERT_TRUE(config.ok()) << config.status();

@@ -1,10 +1,11 @@
-// Copies of the state under the next step, for memory and for files: who keeps whose, and that no
-// step changes what is not copied yet.
+// Copies of the state under the next step, for memory and for files: who keeps whose, whom a rank
+// that was lost gets its state from, and that no step changes what is not copied yet.
 #include "trainer/loop/snapshots.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
@@ -19,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/read_file.h"
+#include "tests/collectives/job.h"
 #include "tests/scratch_folder.h"
 #include "tests/trainer/data/sample_text.h"
 #include "trainer/checkpoint/retention.h"
@@ -35,6 +37,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::Each;
 using ::testing::ElementsAre;
 
 TEST(SnapshotKeepersTest, AreOnAnotherHostWhereThereIsOne) {
@@ -51,11 +54,100 @@ TEST(SnapshotKeepersTest, AreOnAnotherHostWhereThereIsOne) {
       EXPECT_NE(hosts[keeper], hosts[rank]) << "rank " << rank;
       ++wards[keeper];
     }
-    EXPECT_THAT(wards, ::testing::Each(1));
+    EXPECT_THAT(wards, Each(1));
   }
   // One host has more than half: as many as can have a keeper elsewhere.
   EXPECT_THAT(SnapshotKeepers({0, 0, 0, 1}), ElementsAre(3, 0, 1, 2));
 }
+
+TEST(NeedKeepersTest, ReplicasOfAnotherHostKeepEachOthersState) {
+  const std::vector<std::string> two = {"a", "b", "a", "b"};
+  EXPECT_THAT(NeedKeepers(two, {0, 0, 1, 1}), Each(false));
+  EXPECT_THAT(NeedKeepers(two, {0, 1, 0, 1}), Each(true));  // a host is lost as a whole
+  EXPECT_THAT(NeedKeepers(two, {0, 0, 0, 0}), Each(false));
+  EXPECT_THAT(NeedKeepers({"a", "b", "a", "c"}, {0, 0, 1, 1}),
+              ElementsAre(false, true, false, true));
+  EXPECT_THAT(NeedKeepers({"a"}, {0}), ElementsAre(true));
+}
+
+std::vector<std::byte> BytesOfState(const ParameterSets& parameters) {
+  std::vector<std::byte> bytes;
+  for (const at::Tensor& part : StateOf(parameters)) {
+    const auto* begin = static_cast<const std::byte*>(part.const_data_ptr());
+    bytes.insert(bytes.end(), begin, begin + part.numel());
+  }
+  return bytes;
+}
+
+struct LostRanksCase {
+  std::string name;
+  int zero_group;
+  std::vector<int> hosts, lost;
+  bool keeps_another;
+};
+
+// Four data-parallel ranks as threads; some of them are started anew without anything in memory.
+class LostRanksTest : public ::testing::TestWithParam<LostRanksCase> {};
+
+TEST_P(LostRanksTest, GetTheirStateFromAnotherRanksMemory) {
+  const LostRanksCase& lost = GetParam();
+  collectives::RunRanks(4, {}, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
+    const int rank = endpoint->rank().value();
+    TrainConfig config =
+        *LoadTrainConfig("",
+                         {"model.layers=2", "model.hidden=32", "model.heads=2", "model.ffn=48",
+                          "model.sequence=8", "train.global_batch=4", "train.precision=fp32",
+                          absl::StrCat("parallel.zero_group=", lost.zero_group)},
+                         "tiny");
+    config.model.vocabulary = 50;
+    absl::StatusOr<ParallelGroups> groups = ParallelGroups::Create(config, endpoint);
+    ASSERT_TRUE(groups.ok()) << groups.status();
+    groups->hosts = lost.hosts;
+    const auto stepper = *Stepper::Create(config, &*groups, nullptr);
+    ParameterSets& parameters = stepper->parameters();
+    auto fill = [&](int number) {
+      for (const at::Tensor& part : StateOf(parameters)) {
+        for (int64_t i = 0; i < part.numel(); ++i) {
+          part.data_ptr<uint8_t>()[i] = static_cast<uint8_t>(i + number);
+        }
+      }
+    };
+    auto snapshots = std::make_unique<Snapshots>();
+    std::vector<std::byte> newest;
+    for (int step = 1; step <= 3; ++step) {
+      fill(100 * groups->shard_group().rank() + step);
+      newest = BytesOfState(parameters);
+      ASSERT_TRUE(snapshots->Begin({.step = step, .samples = 4 * step}, parameters, *groups).ok());
+      ASSERT_TRUE(snapshots->Finish().ok());
+    }
+    EXPECT_EQ(snapshots->keeps_another(), lost.keeps_another);
+    // Two steps of its own; another rank's may be smaller, as the last shard of a bucket is.
+    const Bytes own(2 * static_cast<int64_t>(newest.size()));
+    EXPECT_EQ(snapshots->bytes() > own, lost.keeps_another);
+    EXPECT_GE(snapshots->bytes(), own);
+    // Twice, so that what was restored is in as many memories as before.
+    for (int time = 0; time < 2; ++time) {
+      if (std::find(lost.lost.begin(), lost.lost.end(), rank) != lost.lost.end()) {
+        snapshots = std::make_unique<Snapshots>();
+      }
+      fill(7);
+      const auto restored = snapshots->Restore(parameters, *groups);
+      ASSERT_TRUE(restored.ok()) << restored.status();
+      ASSERT_TRUE(restored->has_value());
+      EXPECT_EQ((*restored)->step, 3);
+      EXPECT_TRUE(BytesOfState(parameters) == newest) << "rank " << rank;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, LostRanksTest,
+    ::testing::Values(
+        LostRanksCase{"AHostOfAShardedJob", 0, {0, 0, 1, 1}, {2, 3}, true},
+        LostRanksCase{"AHostWhoseReplicasAreOnAnother", 2, {0, 0, 1, 1}, {2, 3}, false},
+        LostRanksCase{"AHostWithAllReplicasOfAShard", 2, {0, 1, 0, 1}, {1, 3}, true},
+        LostRanksCase{"AllRanksButOneOfAnUnshardedJob", 1, {0, 0, 0, 0}, {0, 1, 3}, false}),
+    [](const auto& test) { return test.param.name; });
 
 class SnapshotsTest : public ::testing::Test {
  protected:
@@ -71,14 +163,7 @@ class SnapshotsTest : public ::testing::Test {
     EXPECT_TRUE(stepper_->Initialize().ok());
     EXPECT_TRUE(stepper_->parameters().Publish().ok());
   }
-  std::vector<std::byte> State() {
-    std::vector<std::byte> bytes;
-    for (const at::Tensor& part : StateOf(stepper_->parameters())) {
-      const auto* begin = static_cast<const std::byte*>(part.const_data_ptr());
-      bytes.insert(bytes.end(), begin, begin + part.numel());
-    }
-    return bytes;
-  }
+  std::vector<std::byte> State() { return BytesOfState(stepper_->parameters()); }
   void Step(int64_t step) {
     Batch batch;
     batch.rows = config_.global_batch;

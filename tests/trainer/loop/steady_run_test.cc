@@ -37,5 +37,26 @@ TEST_F(TrainRunTest, MemoryDoesNotGrowWithTheSteps) {
   EXPECT_LE(second.anonymous, first.anonymous + kSlack);
 }
 
+// Activations of some MiB each, so that none is malloc's.
+TEST_F(TrainRunTest, ASteadyStepAsksTheKernelForNoMemory) {
+  for (const char* precision : {"train.precision=fp32", "train.precision=bf16"}) {
+    const std::string name = std::string("kept_") + (precision + sizeof("train.precision=") - 1);
+    const Outcome outcome =
+        Run(1, name,
+            {precision, "train.steps=14", "train.global_batch=32", "train.micro_batch=16",
+             "model.sequence=128", "model.hidden=128", "train.threads=1", "validation.every=0",
+             "checkpoint.every=0", "sample.tokens=0", "log.trace_steps=0"});
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    std::map<int, json> rows = Metrics(name);
+    EXPECT_GT(rows[14]["tensor_bytes"], 1 << 20);
+    int64_t faults = 0;
+    for (int step = 5; step <= 14; ++step) {
+      EXPECT_EQ(rows[step]["memory_mappings"], 0) << precision << " step " << step;
+      faults += rows[step]["page_faults"].get<int64_t>();
+    }
+    EXPECT_LE(faults, 60) << precision << ": in ten steps";
+  }
+}
+
 }  // namespace
 }  // namespace weft::train

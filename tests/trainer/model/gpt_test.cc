@@ -246,7 +246,7 @@ void ExpectMatchesReference(const ModelConfig& config, at::ScalarType type, doub
   Reference reference(config, specs, values);
   Gpt model(config, values);
   model.set_gemm(library);
-  model.set_attention_library(library);
+  model.set_attention(library == KernelLibrary::kOneDnn ? KernelLibrary::kAten : library);
   KeepingSink sink(specs, type);
   at::Tensor tokens = at::randint(config.vocabulary, {3, 10}, at::kLong);
   at::Tensor targets = at::randint(config.vocabulary, {30}, at::kLong);
@@ -339,7 +339,8 @@ TEST_P(GptChoiceTest, PackedWeightsGiveTheSameBitsUntilTheyChangeAndAfterwards) 
 TEST_P(GptChoiceTest, LogitsAndGradientsAreTheReferences) {
   ModelConfig config = SmallConfig();
   GetParam().apply(config);
-  for (KernelLibrary library : {KernelLibrary::kAten, KernelLibrary::kWeft}) {
+  for (KernelLibrary library :
+       {KernelLibrary::kAten, KernelLibrary::kWeft, KernelLibrary::kOneDnn}) {
     ExpectMatchesReference(config, at::kFloat, 2e-5, library);
   }
 }
@@ -350,7 +351,8 @@ class GptExpertTest : public GptChoiceTest {};
 TEST_P(GptExpertTest, LogitsLossesAndGradientsAreTheReferences) {
   ModelConfig config = SmallConfig();
   GetParam().apply(config);
-  for (KernelLibrary library : {KernelLibrary::kAten, KernelLibrary::kWeft}) {
+  for (KernelLibrary library :
+       {KernelLibrary::kAten, KernelLibrary::kWeft, KernelLibrary::kOneDnn}) {
     ExpectMatchesReference(config, at::kFloat, 2e-5, library);
   }
 }
@@ -378,6 +380,9 @@ INSTANTIATE_TEST_SUITE_P(Experts, GptExpertTest,
                                                     c.block = BlockKind::kParallel;
                                                   }}),
                          [](const auto& info) { return info.param.name; });
+
+// The wheel that we build with has it; without it the tests above would be of kAten.
+TEST(GemmLibraryTest, LibTorchHasOneDnnsProducts) { EXPECT_TRUE(HasOneDnn()); }
 
 TEST_P(GptChoiceTest, Bf16IsCloseToTheReference) {
   ModelConfig config = SmallConfig();
@@ -528,6 +533,11 @@ TEST(ParametersTest, FlopsPerTokenIsTheFormulaOnPaper) {
   ModelConfig config = SmallConfig();
   // 6 * (2 * (4 * 32 * 32 + 2 * 32 * 48) + 32 * 50) + 6 * 2 * 32 * 12
   EXPECT_DOUBLE_EQ(TrainingFlopsPerToken(config), 6.0 * (2 * (4096 + 3072) + 1600) + 4608);
+  // Twice the keys, and all of them where a window holds.
+  const double full = 6.0 * (2 * (4096 + 3072) + 1600) + 9216;
+  EXPECT_DOUBLE_EQ(TrainingFlopsPerToken(config, AttentionFlops::kFull), full);
+  config.window = 3;
+  EXPECT_DOUBLE_EQ(TrainingFlopsPerToken(config, AttentionFlops::kFull), full);
 }
 
 }  // namespace

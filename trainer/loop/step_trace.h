@@ -1,0 +1,62 @@
+// The trace of a training run: a ring (base/trace.h) that holds the last steps whole, however many
+// spans a step records.
+//
+// What a step records follows from micro-batches, chunks of exchanges, layers and buckets, and the
+// first step shows it: from then on the ring has place for `steps` steps of the largest one, up to
+// a bound in bytes. Where that holds fewer steps, the oldest are lost, whole, and counted. Used by
+// the thread that trains.
+#ifndef WEFT_TRAINER_LOOP_STEP_TRACE_H_
+#define WEFT_TRAINER_LOOP_STEP_TRACE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "base/trace.h"
+#include "base/units.h"
+
+namespace weft::train {
+
+// 2^20 spans. A rank of a model with 50 layers, 32 micro-batches and 8 chunks of each exchange
+// records some 60,000 a step.
+inline constexpr Bytes kTraceBytesMost = MiB(64);
+
+class StepTrace {
+ public:
+  // `first`: spans of the first step, about; twice as many have place. 0 steps: next to no ring,
+  // for what else the spans are written to.
+  StepTrace(std::vector<std::string> tracks, int64_t steps, size_t first,
+            Bytes most = kTraceBytesMost);
+
+  Trace& trace() { return trace_; }
+  // Before the first span of `step`; what is recorded from now on is the step's.
+  void BeginStep(int64_t step);
+
+  // The first of the last steps, `steps` of them or those that there are.
+  int64_t wanted_step() const;
+  // The first of these from which on all spans are there; the step after the last one where even of
+  // that some are lost.
+  int64_t whole_step() const;
+  // The spans that were recorded from wanted_step() on, before `first_step`.
+  uint64_t SpansBefore(int64_t first_step) const;
+  // The most that one of the last steps recorded.
+  uint64_t spans_of_a_step() const { return largest_; }
+  Bytes bytes() const;
+
+ private:
+  struct Begun {
+    int64_t step = 0;
+    uint64_t recorded = 0;  // by the trace, before
+  };
+  const int64_t steps_;
+  const size_t most_;  // spans
+  Trace trace_;
+  std::deque<Begun> begun_;  // the last steps_, and the one under way
+  uint64_t largest_ = 0;
+};
+
+}  // namespace weft::train
+
+#endif  // WEFT_TRAINER_LOOP_STEP_TRACE_H_
