@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -23,6 +24,7 @@
 #include "base/log.h"
 #include "base/open_files.h"
 #include "base/settings.h"
+#include "base/socket_address.h"
 #include "base/status.h"
 #include "collectives/store/client/store_addresses.h"
 #include "collectives/store/client/store_client.h"
@@ -30,9 +32,11 @@
 #include "net/secret.h"
 #include "tools/command_line.h"
 #include "tools/driver/driver.h"
+#include "tools/driver/etcd.h"
 #include "tools/driver/job_diagnosis.h"
 #include "tools/driver/page.h"
 #include "tools/driver/site.h"
+#include "tools/driver/state_folder.h"
 #include "tools/observe/http.h"
 #include "tools/run/rank_process.h"
 
@@ -46,6 +50,8 @@ constexpr absl::Duration kPartingMost = absl::Seconds(10);
 constexpr absl::Duration kSessionLinger = absl::Minutes(5);
 // How long the driver, once the job is over, waits for the site to take its notices.
 constexpr absl::Duration kSitePatience = absl::Minutes(1);
+// Exit status where the job of the state is over.
+constexpr int kOverStatus = 5;
 
 struct Options {
   DriverOptions driver;
@@ -53,6 +59,8 @@ struct Options {
   std::string listen = "127.0.0.1:29501";
   std::string store;      // that somebody else serves; empty: this process
   std::string state_dir;  // of the store that this process serves
+  std::string etcd;       // where the state is instead; empty: nowhere
+  std::string address;    // of the driver's host, for executors that find it through etcd
   absl::Duration store_patience = absl::Minutes(2);
   absl::Duration period = absl::Milliseconds(250);
   std::optional<observe::HttpAddress> page;
@@ -60,6 +68,12 @@ struct Options {
   absl::Duration still;  // of the diagnosis; 0: there is none
   Site site;
 };
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
 
 void Say(absl::string_view text) {
   std::fprintf(stderr, "weft-driver: %s\n", std::string(text).c_str());
@@ -70,10 +84,29 @@ class Program {
   explicit Program(const Options& options) : options_(options) {}
 
   absl::StatusOr<int> Run() {
+    WEFT_RETURN_IF_ERROR(TakeSecret());
+    WEFT_ASSIGN_OR_RETURN(const bool is_over, CheckState());
+    if (is_over) return kOverStatus;
     WEFT_RETURN_IF_ERROR(OpenStore());
-    WEFT_ASSIGN_OR_RETURN(driver_, Driver::Open(store_.get(), options_.driver, Now()));
+    absl::StatusOr<std::unique_ptr<Driver>> opened =
+        Driver::Open(store_.get(), options_.driver, Now(), etcd_);
+    if (absl::IsAlreadyExists(opened.status())) {
+      Say(absl::StrCat(opened.status().message(), ". Nothing is run; give another --job name"));
+      return kOverStatus;
+    }
+    WEFT_RETURN_IF_ERROR(opened.status());
+    driver_ = *std::move(opened);
+    WEFT_ASSIGN_OR_RETURN(const std::string reached, ReachedAt());
+    WEFT_RETURN_IF_ERROR(driver_->Announce(reached));
     Say(absl::StrCat("serving job '", options_.job, "' at ", address_, ", incarnation ",
                      driver_->record().incarnation));
+    for (const std::string& change : driver_->changes()) {
+      Say(absl::StrCat("from here on ", change));
+    }
+    if (driver_->job().outcome.has_value()) {
+      Say(absl::StrCat("the job ", OverText(driver_->job()),
+                       "; the driver before this one has not told everybody"));
+    }
     WEFT_RETURN_IF_ERROR(OpenPage());
     if (options_.still > absl::ZeroDuration()) {
       diagnosis_ = std::make_unique<JobDiagnosis>(options_.job, options_.still);
@@ -117,6 +150,9 @@ class Program {
       Say(absl::StrCat("the site was not told that ", notice.host, " is gone (", notice.why,
                        "); a driver started again tells it"));
     }
+    if (driver_->job().notices.empty()) {
+      if (const absl::Status closed = driver_->Close(); !closed.ok()) Say(closed.message());
+    }
     return exit_status;
   }
 
@@ -139,19 +175,72 @@ class Program {
     return static_cast<int>(info.ssi_signo);
   }
 
-  absl::Status OpenStore() {
-    WEFT_ASSIGN_OR_RETURN(const net::JobSecret secret, net::SecretFromEnvironment());
-    if (secret == net::JobSecret{}) {
-      return absl::InvalidArgumentError(
-          "WEFT_JOB_SECRET is not set; the driver and all executors of a job need the same 64 "
-          "hexadecimal digits (openssl rand -hex 32)");
+  absl::Status TakeSecret() {
+    WEFT_ASSIGN_OR_RETURN(secret_, net::SecretFromEnvironment());
+    if (secret_ != net::JobSecret{}) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "WEFT_JOB_SECRET is not set; the driver and all executors of a job need the same 64 "
+        "hexadecimal digits (openssl rand -hex 32)");
+  }
+
+  // What is known of the job before anybody is served, since executors that find a job that is over
+  // end with it. Says so and returns true where it is over.
+  absl::StatusOr<bool> CheckState() {
+    std::optional<DriverRecord> in_folder, in_etcd;
+    if (!options_.state_dir.empty()) {
+      WEFT_ASSIGN_OR_RETURN(in_folder, RecordInFolder(options_.state_dir, options_.job));
     }
+    if (!options_.etcd.empty()) {
+      WEFT_ASSIGN_OR_RETURN(EtcdPlace place, ParseEtcdPlace(options_.etcd));
+      etcd_ =
+          std::make_shared<Etcd>(std::move(place), options_.job, secret_, options_.store_patience);
+      WEFT_ASSIGN_OR_RETURN(const Etcd::Held held, etcd_->Read(kEtcdState));
+      if (held.revision > 0) {
+        WEFT_ASSIGN_OR_RETURN(in_etcd, ParseDriverRecord(held.value));
+      }
+    }
+    const std::optional<DriverRecord>& known = in_etcd.has_value() ? in_etcd : in_folder;
+    if (!known.has_value()) return false;
+    const std::string where =
+        in_etcd.has_value() ? etcd_->KeyOf(kEtcdState) + " of etcd" : options_.state_dir;
+    const bool is_stale = in_folder.has_value() && in_folder->incarnation < known->incarnation;
+    if (known->closed && !options_.driver.anew) {
+      Say(absl::StrCat("job '", options_.job, "', whose state is in ", where, ", ",
+                       OverText(known->job), ". Nothing is run: give another ",
+                       in_etcd.has_value() ? "--job name" : "--state-dir or --job name",
+                       " to run it again, or --anew, which forgets this one"));
+      return true;
+    }
+    if (known->closed) {
+      Say(absl::StrCat("job '", options_.job, "', whose state is in ", where, ", ",
+                       OverText(known->job), "; beginning it anew (--anew)"));
+    } else if (is_stale) {
+      Say(absl::StrCat("the store in ", options_.state_dir, " is that of driver incarnation ",
+                       in_folder->incarnation, ", and the job has gone on without it to ",
+                       known->incarnation, ": emptying it"));
+    }
+    if (in_folder.has_value() && (known->closed || is_stale)) {
+      WEFT_RETURN_IF_ERROR(EmptyFolder(options_.state_dir));
+    }
+    return false;
+  }
+
+  // Where executors reach the store.
+  absl::StatusOr<std::string> ReachedAt() const {
+    if (server_ == nullptr) return address_;
+    WEFT_ASSIGN_OR_RETURN(const auto listens, SplitHostPort(options_.listen));
+    std::string host = options_.address.empty() ? listens.first : options_.address;
+    if (host.empty() || host == "0.0.0.0" || host == "::") host = HostName();
+    return JoinHostPort(host, server_->port());
+  }
+
+  absl::Status OpenStore() {
     address_ = options_.store;
     if (address_.empty()) {
       collectives::StoreServerOptions server;
       server.listen = options_.listen;
       server.state_dir = options_.state_dir;
-      server.core.secret = secret;
+      server.core.secret = secret_;
       // An executor that comes back within its patience has its replies, so that nothing is done
       // twice.
       server.core.session_linger = std::max(kSessionLinger, 2 * options_.store_patience);
@@ -161,7 +250,7 @@ class Program {
     }
     collectives::StoreClientOptions client;
     client.address = address_;
-    client.secret = secret;
+    client.secret = secret_;
     client.name = absl::StrCat("weft-driver pid ", getpid());
     client.job = options_.job;
     client.reconnect = options_.store_patience;
@@ -211,6 +300,7 @@ class Program {
     }
     diagnosis_->SetAgents(std::move(agents));
     const JobDiagnosis::News news = diagnosis_->Take();
+    if (driver_->job().outcome.has_value()) return absl::OkStatus();  // executors end
     for (const std::string& line : news.lines) Say(absl::StrCat("diagnosis: ", line));
     for (const Diagnosed& one : news.diagnosed) {
       WEFT_ASSIGN_OR_RETURN(const std::vector<Action> done,
@@ -239,6 +329,8 @@ class Program {
   const SystemClock clock_;
   const absl::Duration ahead_ = absl::Now() - clock_.Now();
   const FileDescriptor signals_ = TakeSignals();  // before the queue's thread
+  net::JobSecret secret_{};
+  std::shared_ptr<const Etcd> etcd_;  // null: the state is in the store
   std::string address_;
   std::unique_ptr<collectives::StoreServer> server_;
   std::unique_ptr<collectives::StoreClient> store_;
@@ -286,8 +378,7 @@ int Main(int argc, char** argv) {
       "ends the driver alone, SIGINT the job.\nWEFT_JOB_SECRET: 64 hexadecimal digits, the same "
       "for all (openssl rand -hex 32).\n"
       "Exit status: the job's: 0, that of the rank that failed for good (128 + signal), 75 for "
-      "want "
-      "of hosts.\n"
+      "want of hosts;\n5: the job of this state is over already, and nothing is run.\n"
       "Example: weft-driver --nodes 2 --ranks 8 --recover 20 --listen :29501 --state-dir state",
       "weft-driver");
   Options options;
@@ -317,13 +408,24 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir,
                  "folder for the store's journal, without which a driver's death is the job's");
+  app.add_flag("--anew", options.driver.anew,
+               "where the job of --state-dir or --etcd is over, forget it and begin anew (without: "
+               "say so and end with status 5); one that is not over goes on");
+  app.add_option("--etcd", options.etcd,
+                 "etcd://HOST:PORT[,HOST:PORT...]/PREFIX: keeps the driver's state there, so that "
+                 "a driver that is started on any host goes on; weft-executor --driver takes the "
+                 "same and finds the driver (docs/recovery.md)");
+  app.add_option("--address", options.address,
+                 "with --etcd: this host, as executors reach it (default: its name, or that of "
+                 "--listen)");
   app.add_option("--store", options.store,
                  "host:port of a store that runs already (weft-store), instead of serving one");
   app.add_option("--store-patience", patience, "how long that store may take to come back")
       ->capture_default_str();
-  app.add_option("--lease", lease,
-                 "an executor that has not reached the store for so long ends its ranks; after a "
-                 "quarter more its host counts as lost")
+  app.add_option(
+         "--lease", lease,
+         "an executor that has not reached the store for so long ends its ranks, unless they "
+         "go on with those of other hosts; after a quarter more its host counts as lost")
       ->capture_default_str();
   app.add_option("--vacancy", vacancy,
                  "how long a node may be without a host, at the start, too, until the job stops")
@@ -380,6 +482,17 @@ int Main(int argc, char** argv) {
     }
     if (!options.store.empty()) {
       WEFT_RETURN_IF_ERROR(collectives::CheckStoreAddress(options.store));
+    }
+    if (!options.etcd.empty()) {
+      WEFT_RETURN_IF_ERROR(ParseEtcdPlace(options.etcd).status());
+    }
+    if (options.driver.anew && !options.store.empty()) {
+      return absl::InvalidArgumentError(
+          "--anew needs a store that the driver serves, as it cannot empty another one");
+    }
+    for (const char* name : {"--recover", "--self-tests", "--replay-hosts", "--backoff",
+                             "--backoff-most", "--vacancy", "--lease"}) {
+      if (app.count(name) > 0) options.driver.given.insert(name);
     }
     if (page.empty()) return absl::OkStatus();
     WEFT_ASSIGN_OR_RETURN(options.page, observe::ParseHttpAddress(page));

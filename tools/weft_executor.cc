@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "collectives/store/client/store_addresses.h"
 #include "tools/command_line.h"
+#include "tools/driver/etcd.h"
 #include "tools/driver/host_executor.h"
 #include "tools/driver/host_tests.h"
 #include "tools/driver/records.h"
@@ -94,7 +95,10 @@ int Main(int argc, char** argv) {
   std::string replay_limit = "10m";
   bool no_prefix = false, self_test = false;
   std::string part;
-  app.add_option("--driver", run.store, "where the driver, or the job's weft-store, listens");
+  app.add_option(
+      "--driver", run.store,
+      "where the driver, or the job's weft-store, listens; or etcd://HOST:PORT/PREFIX as "
+      "weft-driver --etcd has it, which says where");
   app.add_option("--host", options.host, "this host's name in the job, which no other has")
       ->capture_default_str();
   app.add_option("--address", options.address,
@@ -166,7 +170,12 @@ int Main(int argc, char** argv) {
     WEFT_RETURN_IF_ERROR(TakeDuration("--replay-limit", replay_limit, options.replay_limit));
     WEFT_RETURN_IF_ERROR(TakeDuration("--period", period, options.period));
     if (run.store.empty()) return absl::InvalidArgumentError("--driver HOST:PORT is missing");
-    WEFT_RETURN_IF_ERROR(collectives::CheckStoreAddress(run.store));
+    if (driver::IsEtcd(run.store)) {
+      WEFT_RETURN_IF_ERROR(driver::ParseEtcdPlace(run.store).status());
+      options.etcd = std::exchange(run.store, "");
+    } else {
+      WEFT_RETURN_IF_ERROR(collectives::CheckStoreAddress(run.store));
+    }
     WEFT_RETURN_IF_ERROR(driver::CheckHostName(options.host));
     Settings settings{LibrarySettings()};
     for (const std::string& pair : run.settings) {

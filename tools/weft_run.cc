@@ -28,7 +28,7 @@ struct CommandLine {
   run::RunOptions options;
   std::string grace = "5s";
   std::string store_patience = "2s";
-  std::string backoff = "500ms", backoff_most = "15s";
+  std::string backoff = "500ms", backoff_most = "15s", still = "30s";
   std::string output = "all";
   std::string bind = "none";
   bool no_prefix = false;
@@ -46,6 +46,11 @@ struct CommandLine {
     app.add_option("--backoff", backoff,
                    "pause before the third start of a rank that ends soon after its start, without "
                    "a new step; twice as long each time from there; 0s: none")
+        ->capture_default_str();
+    app.add_option("--still", still,
+                   "with --recover, on one host: a job that stands still for so long is diagnosed, "
+                   "and the rank that the others wait for is killed and started anew, as one of "
+                   "the --recover times; 0s: it is only said")
         ->capture_default_str();
     app.add_option("--backoff-most", backoff_most, "the longest such pause")->capture_default_str();
     app.add_option("--spares", o.spares,
@@ -133,6 +138,7 @@ struct CommandLine {
     if (o.job.empty()) o.job = absl::StrCat("weft-", getpid());
     WEFT_RETURN_IF_ERROR(TakeDuration("--grace", grace, o.grace));
     WEFT_RETURN_IF_ERROR(TakeDuration("--backoff", backoff, o.backoff_first));
+    WEFT_RETURN_IF_ERROR(TakeDuration("--still", still, o.still));
     WEFT_RETURN_IF_ERROR(TakeDuration("--backoff-most", backoff_most, o.backoff_most));
     WEFT_RETURN_IF_ERROR(TakeDuration("--store-patience", store_patience, o.store_patience));
     if (o.node_rank < 0 || o.node_rank >= o.nodes) {

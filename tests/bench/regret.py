@@ -128,7 +128,7 @@ def main() -> None:
             return
         if options.costs is None:
             options.costs = folder / "costs"
-            say(run([BIN / "weft-bw", "--ranks", 2, "--calibrate", "--set", f"collective.costs={options.costs}"], 60))
+            say(run([BIN / "weft-bw", "--ranks", 2, "--calibrate", "--force", "--set", f"collective.costs={options.costs}"], 60))
         regrets = []
         for ranks in options.ranks:
             regrets += measure(OneHost(ranks, options), options.sizes, options)

@@ -113,18 +113,24 @@ class Test(unittest.TestCase):
     def launch(self, command: list[str]) -> tuple[int, str]:
         raise NotImplementedError
 
-    def train(self, launch, variable: str, steps=STEPS, killed=-1) -> Run:
+    def train(self, launch, variable: str, steps=STEPS, killed=-1, settings=()) -> Run:
         folder = pathlib.Path(tempfile.mkdtemp(dir=self.scratch.name))
+        pairs = [word for setting in settings for word in ("--set", setting)]
         (folder / "config.toml").write_text(self.config(steps))
         status, output = launch(
             [sys.executable, "-B", str(FOLDER / "rank.py"), str(folder), str(RANKS), variable,
              str(killed), str(folder / "run/metrics.jsonl"), str(BIN / "weft-train"),
-             str(folder / "config.toml"), "--run-dir", str(folder / "run")])
+             str(folder / "config.toml"), "--run-dir", str(folder / "run"), *pairs])
         return Run(folder, status, output)
 
 
 class LauncherTests:
     """Mixed into a launcher's Test."""
+
+    # Of the test in which a rank is killed: which one, in which layout. Rank 0 serves the store where no launcher
+    # does. Where layouts have several axes, some ranks share no small group with the dead one: they wait for others
+    # that end because of it.
+    kills = [(0, []), (3, ["model.layers=2", "parallel.tensor=2", "parallel.pipeline=2"])]
 
     def test_the_losses_are_those_of_weft_run(self):
         expected = self.train(weft_run, "RANK")
@@ -135,9 +141,9 @@ class LauncherTests:
         self.assertEqual(got.losses, expected.losses, got.report)
 
     def test_when_a_rank_is_killed_the_others_end_and_name_it(self):
-        for killed in (2, 0):  # rank 0 serves the store where no launcher does
-            with self.subTest(killed=killed):
-                got = self.train(self.launch, self.variable, steps=100000, killed=killed)
+        for killed, layout in self.kills:
+            with self.subTest(killed=killed, layout=layout):
+                got = self.train(self.launch, self.variable, steps=100000, killed=killed, settings=layout)
                 self.assertNotEqual(got.status, 0, got.report)
                 self.assertEqual(got.ended[killed], -signal.SIGKILL, got.report)
                 for rank in set(range(RANKS)) - {killed}:

@@ -17,6 +17,9 @@ class VariablesTest(jobs.LauncherTests, jobs.Test):
 
 
 class WeftRunTest(jobs.LauncherTests, jobs.Test):
+    kills = [*jobs.LauncherTests.kills, (2, []), (3, ["parallel.tensor=2"]),
+             (3, ["model.layers=2", "parallel.context=2", "parallel.pipeline=2"])]
+
     def launch(self, command: list[str]) -> tuple[int, str]:
         return jobs.weft_run(command)
 

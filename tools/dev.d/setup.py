@@ -24,7 +24,7 @@ PACKAGES = """
     libhwloc-dev libpugixml-dev libucx-dev libibverbs-dev librdmacm-dev liburing-dev libsodium-dev
     zlib1g-dev
     sentencepiece libsentencepiece-dev dict-gcide
-    libhiredis-dev redis-server
+    libhiredis-dev redis-server etcd-server
     libgtest-dev libgmock-dev libbenchmark-dev librsvg2-bin iproute2 procps
 """.split()
 

@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/failure.h"
 
 namespace weft::driver {
@@ -29,6 +31,19 @@ constexpr size_t kTestHelpers = 2;
 
 // A diagnosis that blames a host outdoes what a rank says of its own device for so long.
 constexpr absl::Duration kBlameLasts = absl::Minutes(1);
+
+// How many of the switches above two hosts, from the hosts up, they do not share: 0 below the same
+// one. Racks are named from the top down, "spine1.leaf3"; one that is not known is far from all.
+int RackDistance(absl::string_view a, absl::string_view b) {
+  const std::vector<absl::string_view> above_a = absl::StrSplit(a, '.');
+  const std::vector<absl::string_view> above_b = absl::StrSplit(b, '.');
+  if (a.empty() || b.empty()) return INT_MAX;
+  size_t shared = 0;
+  while (shared < std::min(above_a.size(), above_b.size()) && above_a[shared] == above_b[shared]) {
+    ++shared;
+  }
+  return static_cast<int>(std::max(above_a.size(), above_b.size()) - shared);
+}
 
 bool Waits(const RankState& rank) { return rank.due != absl::UnixEpoch(); }
 
@@ -115,9 +130,9 @@ class Decision {
     HostState* host = Find(event_.host);
     if (host == nullptr) return;
     if (host->evicted) return;  // remembered
-    const int node = host->node;
+    const HostState gone = *host;
     state_.hosts.erase(event_.host);
-    Dismiss(event_.host, node, why);
+    Dismiss(event_.host, gone.node, gone.rack, why);
   }
 
   void Evict(const std::string& name, HostState& host, const std::string& why) {
@@ -127,13 +142,13 @@ class Decision {
     host.reason = why;
     host.node = -1;
     host.test = 0;
-    Dismiss(name, node, why);
+    Dismiss(name, node, host.rack, why);
   }
 
-  void Dismiss(const std::string& host, int node, const std::string& why) {
+  void Dismiss(const std::string& host, int node, const std::string& rack, const std::string& why) {
     actions_.push_back({.kind = ActionKind::kEvict, .host = host, .node = node, .text = why});
     state_.notices.push_back({.number = ++state_.notices_made, .host = host, .why = why});
-    Vacate(node);
+    Vacate(node, rack);
   }
 
   void TakeTold() {
@@ -143,9 +158,9 @@ class Decision {
         state_.notices.end());
   }
 
-  void Vacate(int node) {
+  void Vacate(int node, const std::string& rack) {
     if (node < 0) return;
-    Node(node) = {.host = "", .vacant_since = event_.now};
+    Node(node) = {.host = "", .vacant_since = event_.now, .rack = rack};
     ForRanksOf(node, [](RankState& rank) {
       rank.runs = false;
       rank.due = absl::UnixEpoch();
@@ -156,7 +171,7 @@ class Decision {
   void FillVacancies() {
     for (int node = 0; node < policy_.nodes; ++node) {
       if (!Node(node).host.empty() || IsDone(node)) continue;
-      const std::string name = ASpare();
+      const std::string name = ASpare(Node(node).rack);
       if (name.empty()) break;
       Node(node) = {.host = name};
       state_.hosts[name].node = node;
@@ -171,12 +186,20 @@ class Decision {
     for (int rank = 0; rank < static_cast<int>(state_.ranks.size()); ++rank) Run(rank, "");
   }
 
-  // Empty: there is none.
-  std::string ASpare() const {
+  // The spare that is best in the place of a host of that rack: one that was never suspected before
+  // one that has passed a test, then the nearest. A host that tests itself is none until it has
+  // passed. Empty: there is none.
+  std::string ASpare(const std::string& rack) const {
+    const std::string* best = nullptr;
+    std::pair<bool, int> least;
     for (const auto& [name, host] : state_.hosts) {
-      if (host.node < 0 && !host.evicted) return name;
+      if (host.node >= 0 || host.evicted || host.test != 0) continue;
+      const std::pair<bool, int> cost(host.cleared, RackDistance(rack, host.rack));
+      if (best != nullptr && cost >= least) continue;
+      best = &name;
+      least = cost;
     }
-    return "";
+    return best == nullptr ? "" : *best;
   }
 
   template <typename Do>
@@ -249,15 +272,18 @@ class Decision {
     HostState* host = Find(event_.host);
     if (host == nullptr || host->test == 0 || host->test != event_.test) return;
     host->test = 0;
-    host->cleared = event_.passed;
+    host->cleared = event_.passed || event_.untested;
     ++state_.decisions;
-    if (!event_.passed) {
+    if (!host->cleared) {
       return Evict(event_.host, *host, absl::StrCat("it failed its self-test: ", event_.text));
     }
-    if (host->node < 0 || state_.replay.has_value()) return;
+    if (host->node < 0) return FillVacancies();  // a node may have waited for this spare
+    if (state_.replay.has_value()) return;
     for (int i = 0; i < policy_.ranks_per_node; ++i) {
       const int rank = host->node * policy_.ranks_per_node + i;
-      if (!Rank(rank).runs && !Rank(rank).done) StartAnew(rank, "its host passed its self-test");
+      if (Rank(rank).runs || Rank(rank).done) continue;
+      StartAnew(rank, event_.passed ? "its host passed its self-test"
+                                    : absl::StrCat("its host was not tested: ", event_.text));
     }
   }
 
@@ -374,7 +400,7 @@ class Decision {
     const std::string name = Node(NodeOf(rank)).host;
     HostState* host = Find(name);
     if (host == nullptr) return;
-    const bool has_spare = !ASpare().empty();
+    const bool has_spare = !ASpare(host->rack).empty();
     if (has_spare && (host->cleared || !policy_.self_tests)) return Evict(name, *host, why);
     if (policy_.self_tests) Test(name, *host, why);
   }
@@ -538,7 +564,7 @@ class Decision {
   void Stop(int exit_status, std::string reason) {
     if (state_.outcome.has_value()) return;
     actions_.push_back({.kind = ActionKind::kStop, .text = reason});
-    state_.outcome = Outcome{exit_status, std::move(reason)};
+    state_.outcome = Outcome{exit_status, std::move(reason), event_.now};
     for (RankState& rank : state_.ranks) {
       rank.runs = false;
       rank.due = absl::UnixEpoch();

@@ -13,7 +13,8 @@
 //   three deaths by own signals on a host   the same
 //   a rank that the diagnosis of the whole    killed, and started anew; its host tests itself; or a
 //   job names: it, its host, its numbers      step is replayed
-//   host lost, drained, evicted by hand     a spare host takes its node, or the next that joins
+//   host lost, drained, evicted by hand     a spare host takes its node, the nearest one that is
+//                                           not suspected, or the next that joins
 //   the same own fault in the same step,    the job replays a step, where it can (replay.h): the
 //   or twice at once without any step       host that computes wrongly is evicted; no host, and it
 //                                           stops
@@ -59,20 +60,21 @@ struct Policy {
 struct HostState {
   int64_t incarnation = 0;  // of its executor; a higher one has taken a lower one's place
   std::string address;      // where its ranks are reached
-  std::string rack;         // hosts below one switch have the same; empty: not known
+  std::string rack;         // of its switch, "spine1.leaf3" from the top; empty: not known
   int node = -1;            // -1: a spare
   bool evicted = false;
   std::string reason;                     // of the eviction
   int64_t test = 0;                       // the number of the self-test that is awaited; 0: none
   std::vector<std::string> test_helpers;  // hosts that run its last part with it
-  bool cleared = false;                   // it passed a test after a device fault
-  int own_signals = 0;  // deaths by a signal of the program's own doing since the last test
+  bool cleared = false;  // it passed a test after a device fault, or could not be tested
+  int own_signals = 0;   // deaths by a signal of the program's own doing since the last test
   bool operator==(const HostState&) const = default;
 };
 
 struct NodeState {
   std::string host;  // empty: none
   absl::Time vacant_since;
+  std::string rack;  // without a host: that of the last one, near which its ranks' peers are
   bool operator==(const NodeState&) const = default;
 };
 
@@ -115,6 +117,7 @@ inline constexpr int kNoHostsStatus = 75;
 struct Outcome {
   int exit_status = 0;
   std::string reason;
+  absl::Time time;
   bool operator==(const Outcome&) const = default;
 };
 
@@ -149,7 +152,7 @@ enum class EventKind : uint8_t {
   kHostLost,     // host: nothing has been heard of it for its lease, or longer
   kHostLeaves,   // host: drained; it takes its leave
   kHostEvicted,  // host, text: by hand or by a scheduler
-  kSelfTest,     // host, test, passed, text
+  kSelfTest,     // host, test, passed or untested, text
   kDiagnosed,    // rank, blame, text
   kReplay,       // text: by hand, or why
   kReplayed,     // host, test (the replay's task), passed, text (the digest, or why it failed)
@@ -167,7 +170,7 @@ struct Event {
   std::string address, rack;
   int64_t test = 0;
   int64_t notice = 0;
-  bool passed = false;
+  bool passed = false, untested = false;
   int exit_status = 0;
   std::string text;
   int rank = -1;

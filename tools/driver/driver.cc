@@ -7,12 +7,15 @@
 #include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "tools/driver/state_folder.h"
 
 namespace weft::driver {
 namespace {
 
 // For the value of a key that is there.
 constexpr absl::Duration kReadPatience = absl::Seconds(10);
+// Until the executors of a job have found a driver that was started on another host.
+constexpr absl::Duration kMoveMost = absl::Seconds(60);
 
 // Empty: the key is not there.
 absl::StatusOr<std::string> Read(collectives::Store& store, const std::string& key) {
@@ -26,32 +29,120 @@ absl::Status Replaced(const DriverRecord& by) {
       absl::StrCat("another driver (incarnation ", by.incarnation, ") has taken this one's place"));
 }
 
+// What all hosts and ranks go by from the first to the last.
+absl::Status CheckSize(const Policy& has, const Policy& wanted) {
+  if (has.nodes == wanted.nodes && has.ranks_per_node == wanted.ranks_per_node) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("the store has a job of ", has.nodes, " nodes with ", has.ranks_per_node,
+                   " ranks each, which cannot change while it lasts, and this driver was started "
+                   "for --nodes ",
+                   wanted.nodes, " --ranks ", wanted.ranks_per_node));
+}
+
+// In a new store they count their incarnations from 1; each host keeps its node.
+void ForgetExecutors(JobState& job) {
+  for (auto& [_, host] : job.hosts) host.incarnation = 0;
+}
+
+std::string TextOf(int value) { return absl::StrCat(value); }
+std::string TextOf(bool value) { return value ? "on" : "off"; }
+std::string TextOf(absl::Duration value) { return absl::FormatDuration(value); }
+
+// Takes the options that are given, and says which are others than before.
+std::vector<std::string> TakeOptions(const DriverOptions& options, DriverRecord& record) {
+  std::vector<std::string> changes;
+  const auto take = [&](const char* name, auto& has, const auto& wanted) {
+    if (options.given.count(name) == 0 || has == wanted) return;
+    changes.push_back(absl::StrCat(name, " ", TextOf(wanted), " (was ", TextOf(has), ")"));
+    has = wanted;
+  };
+  Policy& policy = record.policy;
+  take("--recover", policy.restarts_most, options.policy.restarts_most);
+  take("--self-tests", policy.self_tests, options.policy.self_tests);
+  take("--replay-hosts", policy.replay_hosts, options.policy.replay_hosts);
+  take("--backoff", policy.backoff_first, options.policy.backoff_first);
+  take("--backoff-most", policy.backoff_most, options.policy.backoff_most);
+  take("--vacancy", policy.vacancy_most, options.policy.vacancy_most);
+  take("--lease", record.lease, options.lease);
+  return changes;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Open(collectives::Store* store,
-                                                     const DriverOptions& options, absl::Time now) {
-  OwnRecord own(store, kStateKey);
+                                                     const DriverOptions& options, absl::Time now,
+                                                     std::shared_ptr<const Etcd> etcd) {
+  const std::string token = NewWriterToken();
+  EtcdKeeper* keeper = nullptr;
+  OwnRecord own(store, kStateKey, token);
+  std::string copied;
+  if (etcd != nullptr) {
+    auto made = std::make_unique<EtcdKeeper>(std::move(etcd));
+    keeper = made.get();
+    own = OwnRecord(std::move(made), token);
+    WEFT_ASSIGN_OR_RETURN(copied, Read(*store, kStateKey));
+  }
   DriverRecord record;
+  std::vector<std::string> changes;
+  bool is_new_store = false;
   WEFT_RETURN_IF_ERROR(own.Take([&](absl::string_view before) -> absl::StatusOr<std::string> {
     record = {.policy = options.policy, .lease = options.lease};
-    if (before.empty()) {
-      record.job = NewJob(options.policy, now);
-    } else {
-      WEFT_ASSIGN_OR_RETURN(record, ParseDriverRecord(before));
-      const Policy& policy = record.policy;
-      if (policy.nodes != options.policy.nodes ||
-          policy.ranks_per_node != options.policy.ranks_per_node) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("the store has a job of ", policy.nodes, " nodes with ",
-                         policy.ranks_per_node, " ranks each, and this driver was started for ",
-                         options.policy.nodes, " with ", options.policy.ranks_per_node));
+    changes.clear();
+    is_new_store = keeper != nullptr && copied.empty() && !before.empty();
+    if (before.empty()) before = copied;  // of a driver without etcd
+    if (!before.empty()) {
+      WEFT_ASSIGN_OR_RETURN(DriverRecord earlier, ParseDriverRecord(before));
+      if (earlier.closed && !options.anew) {
+        return absl::AlreadyExistsError(
+            absl::StrCat(keeper == nullptr ? "the store" : keeper->name(), " has a job that ",
+                         OverText(earlier.job)));
       }
+      if (earlier.closed) {
+        record.incarnation = earlier.incarnation;
+        is_new_store = false;
+      } else {
+        WEFT_RETURN_IF_ERROR(CheckSize(earlier.policy, options.policy));
+        record = std::move(earlier);
+        changes = TakeOptions(options, record);
+      }
+    }
+    if (record.job.nodes.empty()) record.job = NewJob(options.policy, now);
+    if (is_new_store) ForgetExecutors(record.job);
+    for (const std::string& change : changes) {
+      record.history.push_back({.time = now, .text = change});
     }
     ++record.incarnation;
     record.writer = own.token();
     return ToJson(record);
   }));
-  return std::unique_ptr<Driver>(new Driver(store, std::move(own), std::move(record)));
+  std::unique_ptr<Driver> driver(new Driver(store, std::move(own)));
+  driver->etcd_ = keeper;
+  driver->record_ = std::move(record);
+  driver->changes_ = std::move(changes);
+  if (keeper != nullptr) WEFT_RETURN_IF_ERROR(driver->BeginCopy(token));
+  if (is_new_store) {
+    for (const auto& [name, host] : driver->job().hosts) {
+      if (!host.evicted) driver->heard_[name] = {.at = now + kMoveMost};
+    }
+  }
+  return driver;
+}
+
+absl::Status Driver::BeginCopy(const std::string& token) {
+  copy_.emplace(store_, kStateKey, token);
+  return copy_->Take([&](absl::string_view before) -> absl::StatusOr<std::string> {
+    if (!before.empty()) {
+      WEFT_ASSIGN_OR_RETURN(const DriverRecord other, ParseDriverRecord(before));
+      if (other.incarnation > record_.incarnation) return Replaced(other);
+    }
+    return ToJson(record_);
+  });
+}
+
+absl::Status Driver::Announce(const std::string& address) {
+  return etcd_ == nullptr ? absl::OkStatus() : etcd_->PutAddress(address);
 }
 
 absl::Status Driver::Hear(absl::Time now) {
@@ -59,6 +150,13 @@ absl::Status Driver::Hear(absl::Time now) {
   std::vector<std::string> hosts = absl::StrSplit(names, '\n', absl::SkipEmpty());
   std::sort(hosts.begin(), hosts.end());
   hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
+  // A driver that was stopped, or kept waiting by its store, did not listen: of the time between
+  // two looks, half a lease at most counts as a host's silence.
+  const absl::Duration absence = now - looked_ - record_.lease / 2;
+  if (absence > absl::ZeroDuration()) {
+    for (auto& [_, heard] : heard_) heard.at += absence;
+  }
+  looked_ = now;
   if (hosts.empty()) return absl::OkStatus();
   std::vector<std::string> keys;
   for (const std::string& host : hosts) keys.push_back(ReportKey(host));
@@ -82,7 +180,9 @@ absl::Status Driver::Hear(absl::Time now) {
 }
 
 bool Driver::IsLost(const Heard& heard, absl::Time now) const {
-  return now - heard.at > record_.lease + record_.lease / 4;
+  // A lease that has become shorter holds for a host once its executor knows.
+  const absl::Duration lease = std::max(record_.lease, heard.report.lease);
+  return now - heard.at > lease + lease / 4;
 }
 
 std::vector<Event> Driver::EventsOf(const std::string& host, const Heard& heard,
@@ -113,6 +213,7 @@ std::vector<Event> Driver::EventsOf(const std::string& host, const Heard& heard,
                       .host = host,
                       .test = report.test,
                       .passed = report.passed,
+                      .untested = report.untested,
                       .text = report.test_text});
   }
   if (job().replay.has_value() && report.replay == job().replay->task) {
@@ -211,6 +312,11 @@ absl::StatusOr<std::vector<Action>> Driver::TryCommit(const std::vector<Event>& 
     }
   }
   if (next.job == record_.job) return actions;
+  WEFT_RETURN_IF_ERROR(Write(std::move(next)));
+  return actions;
+}
+
+absl::Status Driver::Write(DriverRecord next) {
   if (next.history.size() > DriverRecord::kHistoryMost) {
     next.history.erase(next.history.begin(),
                        next.history.end() - static_cast<ptrdiff_t>(DriverRecord::kHistoryMost));
@@ -226,7 +332,21 @@ absl::StatusOr<std::vector<Action>> Driver::TryCommit(const std::vector<Event>& 
   }
   WEFT_RETURN_IF_ERROR(written);
   record_ = std::move(next);
-  return actions;
+  if (!copy_.has_value()) return absl::OkStatus();
+  absl::Status copied = copy_->ReplaceAny(ToJson(record_), &other);
+  if (!absl::IsAborted(copied)) return copied;
+  WEFT_ASSIGN_OR_RETURN(const DriverRecord by, ParseDriverRecord(other));
+  return Replaced(by);
+}
+
+absl::Status Driver::Close() {
+  const auto close = [this] {
+    DriverRecord next = record_;
+    next.closed = true;
+    return Write(std::move(next));
+  };
+  const absl::Status closed = close();
+  return absl::IsFailedPrecondition(closed) ? close() : closed;
 }
 
 bool Driver::all_know(absl::Time now) const {

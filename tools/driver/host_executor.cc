@@ -5,23 +5,33 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/read_file.h"
+#include "base/socket_address.h"
 #include "base/status.h"
 #include "collectives/process_end.h"
 #include "collectives/store/client/store_client.h"
 #include "collectives/store/relay/store_relay.h"
 #include "net/secret.h"
 #include "tools/command_line.h"
+#include "tools/driver/etcd.h"
+#include "tools/driver/fence.h"
 #include "tools/driver/host_link.h"
 #include "tools/driver/orders.h"
 #include "tools/run/host_ranks.h"
@@ -41,6 +51,11 @@ constexpr absl::Duration kTestSlack = absl::Seconds(5);
 constexpr absl::Duration kFlushPatience = absl::Seconds(2);
 
 constexpr size_t kDigestMost = 200;  // characters
+
+// One try to reach the store that etcd names; between two looks at which one that is, and for one.
+constexpr absl::Duration kConnectMost = absl::Seconds(2), kEtcdPeriod = absl::Seconds(1);
+constexpr absl::Duration kEtcdMost = absl::Seconds(5);
+constexpr Bytes kCommandLineMost = MiB(2);  // Linux' own bound
 
 // The name of a job that runs beside `job`, for one of its tests: the whole suffix, and of the
 // job's name what there is room for.
@@ -63,8 +78,14 @@ class Executor {
                            local_.incarnation, ")"));
     Prepare(-1);
     StartObserver();
+    WatchEtcd();
     Report(/*urgent=*/true);
     while (!exit_status_.has_value() || host_.alive() > 0) Turn();
+    if (moves_) {
+      host_.Finish();
+      host_.FlushOutput();
+      return BeginAnew();
+    }
     over_ = true;
     Report(/*urgent=*/true);
     (void)link_->Flush(kFlushPatience);
@@ -93,7 +114,11 @@ class Executor {
     client.host = options_.host;
     client.connect_timeout = options_.join_patience;
     client.reconnect = options_.run.store_patience;
-    WEFT_ASSIGN_OR_RETURN(store_, collectives::StoreClient::Connect(client));
+    if (options_.etcd.empty()) {
+      WEFT_ASSIGN_OR_RETURN(store_, collectives::StoreClient::Connect(client));
+    } else {
+      WEFT_RETURN_IF_ERROR(ConnectByEtcd(client));
+    }
     WEFT_ASSIGN_OR_RETURN(const std::string text, store_->Get(kStateKey, options_.join_patience));
     WEFT_ASSIGN_OR_RETURN(record_, ParseDriverRecord(text));
     run::RunOptions& run = options_.run;
@@ -101,7 +126,64 @@ class Executor {
     run.nodes = record_.policy.nodes;
     run.recover = std::max(1, record_.policy.restarts_most);
     spares_ = run.spares;
+    const auto addresses = ResolveHostPort(run.store);
+    is_alone_ = run.nodes == 1 && addresses.ok() &&
+                std::all_of(addresses->begin(), addresses->end(),
+                            [](const SocketAddress& address) { return address.is_loopback(); });
     return absl::OkStatus();
+  }
+
+  // To the store that etcd names, and again to what it names then, until one answers: it may name
+  // one whose driver is dead, while another is being started.
+  absl::Status ConnectByEtcd(collectives::StoreClientOptions client) {
+    WEFT_ASSIGN_OR_RETURN(const EtcdPlace place, ParseEtcdPlace(options_.etcd));
+    const Etcd etcd(place, options_.run.job, secret_, options_.join_patience);
+    const absl::Time end = clock_.Now() + options_.join_patience;
+    absl::Status last = absl::UnavailableError(
+        absl::StrCat("no driver has written etcd's key ", etcd.KeyOf(kEtcdAddress)));
+    client.connect_timeout = kConnectMost;
+    do {
+      WEFT_ASSIGN_OR_RETURN(const Etcd::Held held, etcd.Read(kEtcdAddress));
+      if (held.revision == 0) {
+        absl::SleepFor(kTick);
+        continue;
+      }
+      client.address = held.value;
+      auto connected = collectives::StoreClient::Connect(client);
+      if (absl::IsPermissionDenied(connected.status())) return connected.status();
+      last = connected.status();
+      if (!connected.ok()) continue;
+      store_ = *std::move(connected);
+      options_.run.store = client.address;
+      return absl::OkStatus();
+    } while (clock_.Now() < end);
+    return last;
+  }
+
+  // Whether etcd names another store than the one that was joined. Begins once signals are taken.
+  void WatchEtcd() {
+    const absl::StatusOr<EtcdPlace> place = ParseEtcdPlace(options_.etcd);
+    if (!place.ok()) return;  // there is none
+    watch_ = std::jthread([this, place = *place](const std::stop_token& stop) {
+      const Etcd etcd(place, options_.run.job, secret_, kEtcdMost);
+      while (!stop.stop_requested() && !moved_.load()) {
+        absl::SleepFor(kEtcdPeriod);
+        const absl::StatusOr<Etcd::Held> now = etcd.Read(kEtcdAddress);
+        if (now.ok() && now->revision > 0 && now->value != options_.run.store) moved_.store(true);
+      }
+    });
+  }
+
+  // As if it had been started now; there is nothing left of the ranks.
+  static absl::Status BeginAnew() {
+    WEFT_ASSIGN_OR_RETURN(const std::string line, ReadFile("/proc/self/cmdline", kCommandLineMost));
+    std::vector<std::string> words = absl::StrSplit(line, '\0');
+    if (!words.empty()) words.pop_back();  // behind the last word's end
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    execv("/proc/self/exe", arguments.data());
+    return ErrnoStatus(errno, "begin anew");
   }
 
   // Pages that cannot be served cost the diagnosis of the whole job, not the job.
@@ -189,6 +271,29 @@ class Executor {
       findings_.push_back(std::move(line));
     }
     if (findings_.size() > 10) findings_.erase(findings_.begin(), findings_.end() - 10);
+    ObserveFence();
+  }
+
+  // What the records show of the ranks' going on with those of other nodes.
+  void ObserveFence() {
+    uint64_t bytes = 0;
+    int64_t step = INT64_MAX;
+    absl::Duration step_time;
+    for (const run::RankProcess& rank : host_.ranks()) {
+      const auto view = observer_->view().ranks.find(rank.rank);
+      if (view == observer_->view().ranks.end() || view->second.steps.empty()) {
+        step = -1;
+        continue;
+      }
+      const observe::StepTimes& last = view->second.steps.back();
+      step = std::min(step, last.step);
+      step_time = std::max(step_time, absl::Seconds(last.total()));
+      for (const auto& [end, flow] : view->second.flows) {
+        const auto& [peer, sends] = end;
+        if (!sends && peer / options_.run.ranks != local_.node) bytes += flow.record.bytes_done;
+      }
+    }
+    fence_.Observe(clock_.Now(), bytes, step, step_time);
   }
 
   void CheckLink() {
@@ -197,15 +302,36 @@ class Executor {
       host_.Say(absl::StrCat("ending all ranks: ", status.message()));
       host_.End(SIGKILL, absl::ZeroDuration());
       exit_status_ = absl::IsAborted(status) ? kReplacedStatus : 1;
+      moves_ = !options_.etcd.empty() && !absl::IsAborted(status) && !leaves_;
     }
-    const bool is_cut = now - link_->contact() > record_.lease;
+    if (moved_.load() && !exit_status_.has_value() && !leaves_) {
+      host_.Say(absl::StrCat("the driver is not at ", options_.run.store,
+                             " any more: ending all ranks, and joining where it is now"));
+      host_.End(SIGKILL, absl::ZeroDuration());
+      exit_status_ = 1;
+      moves_ = true;
+    }
+    const bool is_away = now - link_->contact() > record_.lease;
+    // With the job's only host and the driver on one machine, no network can fail between them.
+    const bool is_cut =
+        is_away && !is_alone_ && fence_.MustEnd(now, link_->contact(), record_.lease);
     if (is_cut && host_.alive() > 0 && !cut_) {
-      host_.Say(
-          absl::StrCat("the store at ", options_.run.store, " was not reached for ",
-                       absl::FormatDuration(record_.lease),
-                       " (the job's lease): ending all ranks, which others may have replaced"));
+      host_.Say(absl::StrCat("the store at ", options_.run.store, " was not reached for ",
+                             absl::FormatDuration(record_.lease),
+                             " (the job's lease), and these ranks do not go on with those of other "
+                             "nodes: ending all ranks, which others may have replaced"));
       host_.Signal(SIGKILL);
     }
+    if (is_away && !is_cut && host_.alive() > 0 && !away_) {
+      host_.Say(absl::StrCat(
+          "the driver at ", options_.run.store, " was not reached for ",
+          absl::FormatDuration(record_.lease), " (the job's lease); the ranks go on, ",
+          is_alone_ ? "for they are all of the job, and the driver is to be on this host"
+                    : "for they do steps with those of other nodes, so that none was replaced",
+          "; it may take ", absl::FormatDuration(options_.run.store_patience),
+          " to come back (--store-patience)"));
+    }
+    away_ = is_away;
     cut_ = is_cut;
     if (now < leave_at_) return;
     leave_at_ = absl::InfiniteFuture();
@@ -467,6 +593,7 @@ class Executor {
     HostReport report;
     report.address = options_.address;
     report.rack = options_.rack;
+    report.lease = record_.lease;
     report.agent = agent_;
     report.agent_token = agent_token_;
     report.leaves = leaves_;
@@ -517,7 +644,13 @@ class Executor {
   run::Variables variables_;
   DriverRecord record_;
   LocalState local_;
-  bool leaves_ = false, ends_ = false, over_ = false, cut_ = false, urgent_ = false;
+  bool leaves_ = false, ends_ = false, over_ = false, urgent_ = false;
+  Fence fence_;
+  std::atomic<bool> moved_{false};  // etcd names another store than the one that was joined
+  bool moves_ = false;              // begins anew once all ranks have ended
+  bool is_alone_ = false;           // the job has one node, and its driver is on this host
+  bool away_ = false;               // the driver was not reached for the lease
+  bool cut_ = false;                // and the ranks were ended for that
   int leave_status_ = 0;
   absl::Time leave_at_ = absl::InfiniteFuture(), kill_test_at_ = absl::InfiniteFuture();
   enum class Aside : uint8_t { kTest, kHelp, kReplay };
@@ -531,6 +664,7 @@ class Executor {
   std::string test_text_;
   std::vector<std::string> findings_;
   std::optional<int> exit_status_;
+  std::jthread watch_;  // of etcd
 };
 
 }  // namespace

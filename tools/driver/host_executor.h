@@ -1,8 +1,9 @@
 // The executor of one host: joins the job's driver, runs the ranks of the node that its host gets,
 // tests the host when told to, and reports. Without a node its host is a spare.
 //
-// An executor that has not reached the store for the job's lease ends its ranks: by then, others
-// may run in their place. Its own death ends them as well (tools/run/process.h).
+// An executor that has not reached the store for the job's lease ends its ranks, unless they go on
+// with those of other nodes (fence.h): by then, others may run in their place. Its own death ends
+// them as well (tools/run/process.h).
 #ifndef WEFT_TOOLS_DRIVER_HOST_EXECUTOR_H_
 #define WEFT_TOOLS_DRIVER_HOST_EXECUTOR_H_
 
@@ -16,10 +17,14 @@
 namespace weft::driver {
 
 struct ExecutorOptions {
-  // Used are store, job, command, log_dir, output, prefix, bind, grace, settings, spares,
-  // store_patience, master_port, rank_open_files, and relay: the ranks of this host then ask the
-  // store through one connection of the executor's. How many ranks there are, the driver says.
+  // Used are store (unless etcd says where), job, command, log_dir, output, prefix, bind, grace,
+  // settings, spares, store_patience, master_port, rank_open_files, and relay: the ranks of this
+  // host then ask the store through one connection of the executor's. How many ranks there are, the
+  // driver says.
   run::RunOptions run;
+  // Where the driver's store is; empty: run.store says. An executor whose driver is on another host
+  // all of a sudden, or whose store is gone, begins anew in the same process, and joins that.
+  std::string etcd;
   std::string host;                                 // the name that it joins as
   std::string address;                              // where others reach its ranks
   std::string rack;                                 // the switch above it; empty: not known

@@ -9,11 +9,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "collectives/rendezvous/job_environment.h"
+#include "net/verbs/verbs.h"
 #include "tools/bw/link/measurement.h"
 #include "tools/bw/measure.h"
 #include "tools/bw/operation.h"
 #include "tools/doctor/examination.h"
+#include "tools/driver/link_tests.h"
 #include "tools/job/job.h"
 #include "tools/run/launcher.h"
 
@@ -38,22 +42,64 @@ class WrongBytes final : public link_bw::MeasurementObserver {
   int64_t messages_ = 0;
 };
 
-absl::Status TestLinks(const Settings& settings) {
+// Of each process of the job: its usable RDMA ports, "mlx5_0:1".
+absl::StatusOr<std::vector<std::vector<std::string>>> PortsOfAll(
+    const Settings& settings, const collectives::JobEnvironment& environment,
+    absl::Duration patience) {
+  std::string mine;
+  const auto ports = net::ListVerbsPorts(settings);
+  if (absl::IsInvalidArgument(ports.status())) return ports.status();
+  if (ports.ok()) {  // else there are none
+    for (const net::VerbsPort& port : *ports) {
+      absl::StrAppend(&mine, mine.empty() ? "" : ",", port.device, ":", port.port);
+    }
+  }
+  WEFT_ASSIGN_OR_RETURN(const collectives::JobStore store,
+                        collectives::StoreFromEnvironment(environment, patience));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                        store.store->AllGather("self-test/ports", environment.rank.value(),
+                                               environment.world_size, mine, patience));
+  std::vector<std::vector<std::string>> all;
+  for (const std::string& text : texts) all.push_back(absl::StrSplit(text, ',', absl::SkipEmpty()));
+  return all;
+}
+
+absl::Status TestLink(Settings settings, const LinkTest& test, size_t number) {
   link_bw::Options options;
-  options.settings = settings;
+  options.meeting = absl::StrCat("self-test/links/", number);
   options.load.pattern = link_bw::Pattern::kAllPairs;
   options.load.sizes = {kMessage};
   options.load.duration = kFlowTime;
   options.load.check = true;
-  // Between processes of one host a job would take shared memory, and the NIC would be left out.
-  const std::string transport = settings.Text("transport");
-  if (transport != "auto" && transport != "shm") {
-    WEFT_ASSIGN_OR_RETURN(options.load.transport, link_bw::ParseTransport("transport", transport));
+  WEFT_ASSIGN_OR_RETURN(options.load.transport,
+                        link_bw::ParseTransport("transport", test.transport));
+  if (!test.device.empty()) {
+    WEFT_RETURN_IF_ERROR(settings.Set("verbs.devices", test.device, "the self-test"));
   }
+  options.settings = std::move(settings);
   WrongBytes wrong;
   WEFT_RETURN_IF_ERROR(link_bw::MeasureLinks(options, wrong));
   if (wrong.messages() == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(wrong.messages(), " messages came with a wrong byte"));
+}
+
+// Over what was tested: "tcp, verbs =mlx5_0:1".
+absl::StatusOr<std::string> TestLinks(const Settings& settings, absl::Duration patience) {
+  WEFT_ASSIGN_OR_RETURN(const collectives::JobEnvironment environment,
+                        collectives::JobEnvironment::FromEnvironment());
+  WEFT_ASSIGN_OR_RETURN(const auto ports, PortsOfAll(settings, environment, patience));
+  const std::vector<LinkTest> tests =
+      LinkTestsOf(settings.Text("transport"), ports, static_cast<size_t>(environment.rank.value()));
+  std::string tested;
+  for (size_t i = 0; i < tests.size(); ++i) {
+    const std::string name = tests[i].device.empty()
+                                 ? tests[i].transport
+                                 : absl::StrCat(tests[i].transport, " ", tests[i].device);
+    const absl::Status passed = TestLink(settings, tests[i], i);
+    if (!passed.ok()) return Annotate(passed, absl::StrCat("over ", name));
+    absl::StrAppend(&tested, i == 0 ? "" : ", ", name);
+  }
+  return tested;
 }
 
 absl::Status TestCollective(bw::Operation operation, job::Joined& job, bw::Control& control) {
@@ -101,15 +147,16 @@ absl::StatusOr<std::string> TestGroup(absl::Duration patience) {
   WEFT_ASSIGN_OR_RETURN(Settings settings, Settings::FromEnvironment());
   WEFT_RETURN_IF_ERROR(
       settings.Set("store.timeout", absl::FormatDuration(patience), "the self-test"));
-  absl::Status links = TestLinks(settings);
-  if (!links.ok()) return Annotate(links, "bytes between the processes");
+  const absl::StatusOr<std::string> links = TestLinks(settings, patience);
+  if (!links.ok()) return Annotate(links.status(), "bytes between the processes");
   WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(settings, "weft-executor"));
   bw::Control control(*job.store, job.environment.rank.value(), job.environment.world_size);
   for (const bw::Operation operation : {bw::Operation::kAllToAll, bw::Operation::kAllReduce}) {
     absl::Status passed = TestCollective(operation, job, control);
     if (!passed.ok()) return Annotate(passed, bw::InfoOf(operation).name);
   }
-  return absl::StrCat("links, all-to-all and all-reduce of ", control.ranks(), " processes");
+  return absl::StrCat("links over ", *links, ", all-to-all and all-reduce of ", control.ranks(),
+                      " processes");
 }
 
 }  // namespace weft::driver

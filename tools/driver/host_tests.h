@@ -24,9 +24,10 @@ absl::Status TestHost();
 absl::StatusOr<int> TestWithinHost(int processes);
 
 // Every process of the environment's job calls it: bytes from each to each other over the
-// transport, both ways, each compared (loopback within a host, NIC pairs between hosts); then an
-// all-to-all and an all-reduce, with each element compared. Meets the others within `patience`,
-// and takes some seconds. Returns what was tested.
+// transport, both ways, each compared (loopback within a host, NIC pairs between hosts), and over
+// each RDMA device where the transport is left to us (link_tests.h); then an all-to-all and an
+// all-reduce, with each element compared. Meets the others within `patience`, and takes some
+// seconds. Returns what was tested.
 absl::StatusOr<std::string> TestGroup(absl::Duration patience);
 
 }  // namespace weft::driver

@@ -8,25 +8,15 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "tools/driver/decisions.h"
+#include "tools/driver/finding_judge.h"
 #include "tools/observe/diagnose.h"
 
 namespace weft::driver {
-
-struct Diagnosed {
-  int rank = -1;  // the culprit
-  Blame blame = Blame::kRank;
-  std::string text;  // one line
-};
-
-// What of a finding a driver acts on; none: it is for people, or other events tell it.
-std::optional<Blame> BlameOf(observe::Fault fault);
 
 class JobDiagnosis {
  public:
@@ -40,10 +30,7 @@ class JobDiagnosis {
   // Where agents are, "host:port", and the token of each.
   void SetAgents(std::map<std::string, std::string> agents);
   // What is new since the last call: for the driver, and all of it in lines for people.
-  struct News {
-    std::vector<Diagnosed> diagnosed;
-    std::vector<std::string> lines;
-  };
+  using News = FindingJudge::News;
   News Take();
 
  private:
@@ -57,7 +44,7 @@ class JobDiagnosis {
   std::map<std::string, std::string> agents_;
   bool ends_ = false, new_agents_ = false;
   News news_;
-  std::map<std::string, int> seen_;  // looks in a row, by finding; of the thread
+  FindingJudge judge_;  // of the thread
   std::thread thread_;
 };
 

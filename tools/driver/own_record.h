@@ -1,6 +1,6 @@
-// A record of the job's store that one process at a time owns: the driver's state, or an executor's
-// report. Each write is a compare-and-set against the owner's last text, so that an owner whose
-// place another has taken changes nothing, and learns of it.
+// A record that one process at a time owns, in the job's store or in etcd: the driver's state, or
+// an executor's report. Each write is a compare-and-set against the owner's last text, so that an
+// owner whose place another has taken changes nothing, and learns of it.
 //
 // Two things make that safe. Every text holds a random token of its writer, as two processes that
 // take a record at once would else write the same text and both find it there. And a write that
@@ -10,6 +10,7 @@
 #ifndef WEFT_TOOLS_DRIVER_OWN_RECORD_H_
 #define WEFT_TOOLS_DRIVER_OWN_RECORD_H_
 
+#include <memory>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -20,12 +21,27 @@
 
 namespace weft::driver {
 
+// Where one record is kept.
+class RecordKeeper {
+ public:
+  virtual ~RecordKeeper() = default;
+  virtual const std::string& name() const = 0;  // of the record, for messages
+  // Empty: it is not there.
+  virtual absl::StatusOr<std::string> Read() = 0;
+  // As Store::CompareSet: what the record holds afterwards.
+  virtual absl::StatusOr<std::string> CompareSet(absl::string_view expected,
+                                                 absl::string_view desired) = 0;
+};
+
+// What each text of an owner has to hold: 32 hexadecimal digits, drawn.
+std::string NewWriterToken();
+
 class OwnRecord {
  public:
-  // `store` outlives this.
-  OwnRecord(collectives::Store* store, std::string key);
+  // A key of `store`, which outlives this.
+  OwnRecord(collectives::Store* store, std::string key, std::string token = NewWriterToken());
+  OwnRecord(std::unique_ptr<RecordKeeper> keeper, std::string token);
 
-  // What each text of this owner has to hold; 32 hexadecimal digits.
   const std::string& token() const { return token_; }
 
   // Takes the record from whoever has it: writes what `next` makes of the text that is there
@@ -43,9 +59,8 @@ class OwnRecord {
   absl::Status ReplaceAny(std::string text, std::string* other);
 
  private:
-  collectives::Store* const store_;
-  const std::string key_;
-  const std::string token_;
+  std::unique_ptr<RecordKeeper> keeper_;
+  std::string token_;
   std::string text_;  // as the store has it, as far as it has answered
 };
 

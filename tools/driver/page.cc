@@ -172,17 +172,18 @@ std::string JobJson(const Driver& driver, absl::Time now) {
     const auto heard = driver.heard().find(name);
     const bool is_heard = heard != driver.heard().end();
     const HostReport report = is_heard ? heard->second.report : HostReport{};
-    json["hosts"].push_back(
-        {{"host", name},
-         {"node", host.node},
-         {"state", StateOf(host)},
-         {"address", host.address},
-         {"age", is_heard ? Json(absl::ToDoubleSeconds(now - heard->second.at)) : Json()},
-         {"pid", report.pid},
-         {"agent", report.agent},
-         {"spares", report.spares},
-         {"bytes", report.bytes},
-         {"findings", report.findings}});
+    json["hosts"].push_back({{"host", name},
+                             {"node", host.node},
+                             {"state", StateOf(host)},
+                             {"address", host.address},
+                             {"age", is_heard && heard->second.report.beat > 0
+                                         ? Json(absl::ToDoubleSeconds(now - heard->second.at))
+                                         : Json()},
+                             {"pid", report.pid},
+                             {"agent", report.agent},
+                             {"spares", report.spares},
+                             {"bytes", report.bytes},
+                             {"findings", report.findings}});
   }
   json["ranks"] = Json::array();
   for (size_t rank = 0; rank < job.ranks.size(); ++rank) {

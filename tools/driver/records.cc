@@ -133,7 +133,9 @@ Json ToJson(const JobState& job) {
   }
   Json nodes = Json::array();
   for (const NodeState& node : job.nodes) {
-    nodes.push_back({{"host", node.host}, {"vacant_since", absl::ToUnixMicros(node.vacant_since)}});
+    nodes.push_back({{"host", node.host},
+                     {"vacant_since", absl::ToUnixMicros(node.vacant_since)},
+                     {"rack", node.rack}});
   }
   Json ranks = Json::array();
   for (const RankState& rank : job.ranks) {
@@ -176,7 +178,9 @@ Json ToJson(const JobState& job) {
                       {"stop_status", replay.stop_status}};
   }
   if (job.outcome.has_value()) {
-    json["outcome"] = {{"exit_status", job.outcome->exit_status}, {"reason", job.outcome->reason}};
+    json["outcome"] = {{"exit_status", job.outcome->exit_status},
+                       {"reason", job.outcome->reason},
+                       {"time", absl::ToUnixMicros(job.outcome->time)}};
   }
   return json;
 }
@@ -229,6 +233,7 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
   reader.TakeList("nodes", "a node's state", job.nodes, [&](Reader& members, NodeState& node) {
     members.Take("host", node.host);
     members.TakeTime("vacant_since", node.vacant_since);
+    members.Take("rack", node.rack);
     members.Expect(node.host.empty() || job.hosts.count(node.host) > 0,
                    "has a host that the job does not have");
   });
@@ -263,6 +268,7 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
     Reader members(reader.Part("outcome"), "the job's outcome");
     members.Take("exit_status", outcome.exit_status);
     members.Take("reason", outcome.reason);
+    members.TakeTime("time", outcome.time);
     WEFT_RETURN_IF_ERROR(members.status());
     job.outcome = std::move(outcome);
   }
@@ -303,6 +309,7 @@ std::string ToJson(const DriverRecord& record) {
                  {"backoff_most", absl::ToInt64Microseconds(policy.backoff_most)},
                  {"vacancy_most", absl::ToInt64Microseconds(policy.vacancy_most)}}},
                {"lease", absl::ToInt64Microseconds(record.lease)},
+               {"closed", record.closed},
                {"job", ToJson(record.job)},
                {"history", history}});
 }
@@ -314,6 +321,7 @@ absl::StatusOr<DriverRecord> ParseDriverRecord(absl::string_view text) {
   reader.Take("incarnation", record.incarnation);
   reader.Take("writer", record.writer);
   reader.TakeDuration("lease", record.lease);
+  reader.Take("closed", record.closed);
   Policy& policy = record.policy;
   Reader members(reader.Part("policy"), "the driver's policy");
   WEFT_RETURN_IF_ERROR(reader.status());
@@ -360,6 +368,7 @@ std::string ToJson(const HostReport& report) {
                {"beat", report.beat},
                {"address", report.address},
                {"rack", report.rack},
+               {"lease", absl::ToInt64Microseconds(report.lease)},
                {"agent", report.agent},
                {"agent_token", report.agent_token},
                {"pid", report.pid},
@@ -370,6 +379,7 @@ std::string ToJson(const HostReport& report) {
                {"ranks", ranks},
                {"test", report.test},
                {"passed", report.passed},
+               {"untested", report.untested},
                {"test_text", report.test_text},
                {"replay", report.replay},
                {"digests", report.digests},
@@ -387,6 +397,7 @@ absl::StatusOr<HostReport> ParseHostReport(absl::string_view text) {
   reader.Take("beat", report.beat);
   reader.Take("address", report.address);
   reader.Take("rack", report.rack);
+  reader.TakeDuration("lease", report.lease);
   reader.Take("agent", report.agent);
   reader.Take("agent_token", report.agent_token);
   reader.Take("pid", report.pid);
@@ -396,6 +407,7 @@ absl::StatusOr<HostReport> ParseHostReport(absl::string_view text) {
   reader.Take("bytes", report.bytes);
   reader.Take("test", report.test);
   reader.Take("passed", report.passed);
+  reader.Take("untested", report.untested);
   reader.Take("test_text", report.test_text);
   reader.Take("replay", report.replay);
   reader.Take("digests", report.digests);

@@ -44,7 +44,8 @@ struct DriverRecord {
   int64_t incarnation = 0;  // of the driver that wrote it
   std::string writer;       // its token (own_record.h)
   Policy policy;
-  absl::Duration lease;  // an executor that has not reached the store for so long ends its ranks
+  absl::Duration lease;  // of executors (fence.h)
+  bool closed = false;   // the job is over, and whoever was to be told knows
   JobState job;
   std::vector<HistoryLine> history;  // oldest first
 };
@@ -65,17 +66,19 @@ struct HostReport {
   std::string writer;         // the token of the executor that wrote it (own_record.h)
   int64_t beat = 0;           // counts up
   std::string address, rack;  // as of HostState
+  absl::Duration lease;       // that the executor goes by
   std::string agent;          // "host:port" of the pages of its ranks' records; empty: none
   std::string agent_token;
   int64_t pid = -1;
   bool leaves = false;  // is to be drained
   bool over = false;    // has ended its ranks because the job is over
   int spares = 0;       // processes that are warm
-  int64_t bytes = 0;    // sent and received by the host's interfaces
+  int64_t bytes = 0;    // of messages that its ranks have sent and received, by their records
   std::vector<RankReport> ranks;
   // The result of the last self-test; number 0: none.
   int64_t test = 0;
   bool passed = false;
+  bool untested = false;  // there is nothing that could test this host
   std::string test_text;
   // The last replay that the host has finished: its task (Replay::task), 0: none; and a digest for
   // each group that the host was in, empty where it failed, with the reason in `replay_text`.

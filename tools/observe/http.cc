@@ -93,6 +93,19 @@ absl::StatusOr<int> ConnectTo(const HttpAddress& address, absl::Time until) {
   return last;
 }
 
+// Whether the head of an answer says that its body comes in chunks.
+bool IsChunked(absl::string_view head) {
+  for (const absl::string_view line : absl::StrSplit(head, "\r\n")) {
+    const std::pair<absl::string_view, absl::string_view> header =
+        absl::StrSplit(line, absl::MaxSplits(':', 1));
+    if (absl::EqualsIgnoreCase(header.first, "transfer-encoding") &&
+        absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(header.second), "chunked")) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 bool SameSecret(absl::string_view a, absl::string_view b) {
@@ -267,6 +280,24 @@ void HttpServer::Turn(const Handler& handler, absl::Duration wait) {
   if (waits[0].revents != 0) Accept();
 }
 
+absl::StatusOr<std::string> JoinChunks(absl::string_view body) {
+  std::string joined;
+  while (true) {
+    // SIZE in hexadecimal digits, perhaps ";" and more, then so many bytes; the last has none.
+    const size_t line = body.find("\r\n");
+    if (line == body.npos) break;
+    const absl::string_view digits = body.substr(0, std::min(line, body.find(';')));
+    uint64_t size = 0;
+    if (digits.empty() || digits.size() > 8 || !absl::SimpleHexAtoi(digits, &size)) break;
+    body.remove_prefix(line + 2);
+    if (size == 0) return joined;
+    if (body.size() < size + 2 || body.substr(size, 2) != "\r\n") break;
+    joined.append(body.data(), size);
+    body.remove_prefix(size + 2);
+  }
+  return absl::DataLossError("the body's chunks are not whole");
+}
+
 absl::StatusOr<std::string> HttpFetch(const HttpAddress& address, const HttpCall& call) {
   const absl::Time until = absl::Now() + call.patience;
   const std::string name = absl::StrCat("http://", address.host, ":", address.port, call.path);
@@ -315,6 +346,9 @@ absl::StatusOr<std::string> HttpFetch(const HttpAddress& address, const HttpCall
     return absl::FailedPreconditionError(
         absl::StrCat(name, " answers with status ", status, ": ",
                      in.substr(body + 4, std::min<size_t>(in.size() - body - 4, 200))));
+  }
+  if (IsChunked(absl::string_view(in).substr(0, body))) {
+    return JoinChunks(absl::string_view(in).substr(body + 4));
   }
   return in.substr(body + 4);
 }

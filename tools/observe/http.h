@@ -86,7 +86,11 @@ struct HttpCall {
   absl::Duration patience = absl::Seconds(5);
   size_t bytes_max = size_t{64} << 20;
 };
+// The body that was sent in chunks ("Transfer-Encoding: chunked"); kDataLoss: it is not whole.
+absl::StatusOr<std::string> JoinChunks(absl::string_view body);
+
 // The answer's body where its status is 200..299; an error names the address and what came.
+// kFailedPrecondition: another status, "... answers with status 503: ...".
 absl::StatusOr<std::string> HttpFetch(const HttpAddress& address, const HttpCall& call);
 
 // Takes as long for any two texts of one length.

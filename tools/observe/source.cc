@@ -79,8 +79,7 @@ absl::Status Source::Fetch() {
   bool any = false;
   for (size_t i = 0; i < clients_.size(); ++i) {
     if (!fetched[i].ok() && !silent_[i]) {
-      std::fprintf(stderr, "agent %s: %s\n", agents_[i].c_str(),
-                   std::string(fetched[i].message()).c_str());
+      say_(absl::StrCat("agent ", agents_[i], ": ", fetched[i].message()));
     }
     silent_[i] = !fetched[i].ok();
     any |= fetched[i].ok();

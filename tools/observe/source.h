@@ -5,9 +5,12 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,9 +28,13 @@ class Source {
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
 
+  // Gets the lines that would be on standard error.
+  using Say = std::function<void(const std::string& line)>;
+  void SetSay(Say say) { say_ = std::move(say); }
+
   void Register(CLI::App& app);  // --records, --job, --agent, --token-file, --replay
   // Reads what is new. kNotFound, with what to do, while there is no ring of the job. An agent that
-  // does not answer is said once on standard error, and the states of its ranks are unknown; where
+  // does not answer is said once, and the states of its ranks are unknown; where
   // none answers, its error.
   absl::Status Update();
   const JobView& view() const { return watch_->view(); }
@@ -40,6 +47,7 @@ class Source {
   absl::Status ConnectAgents();
   absl::Status Fetch();
 
+  Say say_ = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   std::string folder_, job_, token_file_, token_;
   std::vector<std::string> agents_;
   std::map<std::string, std::string> tokens_;  // by agent; empty: all have the file's

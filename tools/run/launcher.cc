@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "base/status.h"
 #include "collectives/process_end.h"
 #include "tools/driver/decisions.h"
+#include "tools/driver/finding_judge.h"
 #include "tools/run/host_ranks.h"
 #include "tools/run/host_store.h"
 #include "tools/run/observer.h"
@@ -85,7 +87,58 @@ class Launcher {
     (void)Start(driver::Decide(policy_, state_, {.now = clock_.Now()}));
     if (first_failed_ == nullptr && ended_by_ == 0 && host_.alive() > 0) {
       host_.SayAll(observer_->Look(clock_.Now()));
+      TakeDiagnosis();
     }
+  }
+
+  // Acts on what stands still, as weft-driver does. One host of several sees too little of the job.
+  void TakeDiagnosis() {
+    const absl::Time now = clock_.Now();
+    const bool judges = options_.recover > 0 && options_.nodes == 1 &&
+                        options_.still > absl::ZeroDuration() && !state_.outcome.has_value();
+    if (!judges || now < judge_at_) return;
+    judge_at_ = now + kObserve;
+    const auto findings = observer_->Diagnose(driver::JudgedDiagnosis(options_.still));
+    for (const driver::Diagnosed& one : judge_.Look(findings).diagnosed) {
+      const std::vector<driver::Action> actions =
+          driver::Decide(policy_, state_,
+                         {.kind = driver::EventKind::kDiagnosed,
+                          .now = now,
+                          .text = absl::StrCat("diagnosis: ", one.text),
+                          .rank = LocalRankOf(one.rank),
+                          .blame = one.blame});
+      for (const driver::Action& action : actions) {
+        if (action.kind != driver::ActionKind::kStop) Replace(action);
+      }
+      if (state_.outcome.has_value()) return GiveUp(one.rank);
+    }
+  }
+
+  // The rank that records have under that number; -1: none of this host.
+  int LocalRankOf(int rank) const {
+    const std::vector<int>& planned = options_.planned.ranks;
+    if (planned.empty()) return rank < options_.ranks ? rank : -1;
+    const auto found = std::find(planned.begin(), planned.end(), rank);
+    return found == planned.end() ? -1 : static_cast<int>(found - planned.begin());
+  }
+
+  // A rank that is alive gives way to its next process once it has ended.
+  void Replace(const driver::Action& action) {
+    if (action.kind != driver::ActionKind::kStart) return;
+    RankProcess& rank = host_.ranks()[static_cast<size_t>(action.rank)];
+    host_.Say(absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, "): ", action.text,
+                           "; starting it anew (", state_.restarts, " of ", options_.recover, ")"));
+    if (!rank.alive) return (void)Start({action});
+    replaced_.insert_or_assign(action.rank, action);
+    kill(-rank.pid, SIGKILL);
+  }
+
+  // The rank that nothing more is to be done about ends the job.
+  void GiveUp(int rank) {
+    host_.Say(state_.outcome->reason);
+    host_.SayAll(observer_->Explain());
+    given_up_ = rank;
+    host_.End(SIGTERM, kGraceAfterFailure);
   }
 
   void Forward(int signal) {
@@ -106,6 +159,12 @@ class Launcher {
     std::vector<RankProcess*> dead;
     for (RankProcess* rank : host_.TakeEnded()) {
       observer_->OnEnded(rank->pid, rank->status, rank->told_to_end);
+      const auto replaced = replaced_.extract(rank->local_rank);
+      if (!replaced.empty() && rank->failed() && !state_.outcome.has_value()) {
+        rank->last_end = collectives::ToText(rank->LastEnd());
+        if (!Start({replaced.mapped()})) dead.push_back(rank);
+        continue;
+      }
       if (rank->failed() && !rank->told_to_end) dead.push_back(rank);
       if (!rank->failed()) driver::Decide(policy_, state_, EndOf(*rank));
     }
@@ -186,12 +245,13 @@ class Launcher {
   int Conclude() {
     int status = startup_status_;
     if (status == 0 && first_failed_ != nullptr) status = first_failed_->exit_status();
+    if (status == 0 && given_up_ >= 0) status = 1;
     if (status == 0 && ended_by_ != 0) status = 128 + ended_by_;
     if (status != 0 && !options_.log_dir.empty() && startup_status_ == 0) {
       host_.Say(absl::StrCat("the logs of all ranks are in ", options_.log_dir));
     }
     if (options_.json) {
-      int first = first_failed_ == nullptr ? -1 : first_failed_->rank;
+      const int first = first_failed_ == nullptr ? given_up_ : first_failed_->rank;
       host_.terminal().Line(Stream::kOutput, "", SummaryJson(status, first, host_.ranks()));
     }
     return status;
@@ -204,6 +264,10 @@ class Launcher {
   std::unique_ptr<Observer> observer_;
   driver::Policy policy_;
   driver::JobState state_;
+  driver::FindingJudge judge_;
+  absl::Time judge_at_;
+  std::map<int, driver::Action> replaced_;  // by local rank: what follows once it has ended
+  int given_up_ = -1;       // the rank that the others wait for, and that is not started anew
   int ended_by_ = 0;        // the signal that was forwarded first
   int startup_status_ = 0;  // not 0: the program could not be started
   RankProcess* first_failed_ = nullptr;

@@ -44,6 +44,9 @@ struct RunOptions {
   int recover = 0;
   // Pauses before a rank that ends soon again and again is started anew (driver/decisions.h).
   absl::Duration backoff_first = absl::Milliseconds(500), backoff_most = absl::Seconds(15);
+  // With `recover`, on one host: a job that stands still for so long is diagnosed, and the rank
+  // that the others wait for is started anew (driver/finding_judge.h); 0: none is.
+  absl::Duration still = absl::Seconds(30);
   // Processes that wait for the place of a rank that dies (collectives/rendezvous/warm_process.h).
   int spares = 0;
   std::string log_dir;  // empty: no logs

@@ -81,6 +81,12 @@ std::vector<std::string> Observer::Look(absl::Time now) {
   return Lines(findings);
 }
 
+std::vector<observe::Finding> Observer::Diagnose(const observe::DiagnoseOptions& options) {
+  watch_.Update(/*live=*/true, SystemClock::Nanoseconds());
+  if (!watch_.found()) return {};
+  return observe::Diagnose(watch_.view(), options);
+}
+
 std::vector<std::string> Observer::Explain() {
   watch_.Update(/*live=*/true, SystemClock::Nanoseconds());
   if (!watch_.found()) return {};

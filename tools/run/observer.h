@@ -32,6 +32,8 @@ class Observer {
   void OnEnded(int64_t pid, int wait_status, bool told_to_end);
   // Lines to be said, if any; each finding once. At most every second by itself.
   std::vector<std::string> Look(absl::Time now);
+  // Looks anew, and diagnoses within these bounds; nothing while there are no records.
+  std::vector<observe::Finding> Diagnose(const observe::DiagnoseOptions& options);
   // The step that a rank has done last; -1: not known.
   int64_t LastStep(int rank) const;
   // As of the last look.

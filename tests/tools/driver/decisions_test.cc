@@ -121,6 +121,20 @@ TEST_F(DecisionsTest, ADeviceFaultHasTheHostOfTheRankThatItNamesTestItself) {
   EXPECT_EQ(state_.nodes[1].host, "spare0");
 }
 
+TEST_F(DecisionsTest, AHostThatCannotBeTestedGoesOnAndIsEvictedByItsNextDeviceFault) {
+  Start(1);
+  const std::string fault = "mlx5_0 has failed [device rank=3 device=mlx5_0]";
+  End(3, Error(fault));
+  EXPECT_THAT(Tell({.kind = EventKind::kSelfTest,
+                    .host = "b",
+                    .test = state_.hosts["b"].test,
+                    .untested = true,
+                    .text = "there is no weft-executor in PATH"}),
+              testing::ElementsAre("start rank 3 (generation 1) on b: its host was not tested: "
+                                   "there is no weft-executor in PATH"));
+  EXPECT_THAT(End(3, Error(fault)), testing::Contains(HasSubstr("evict b from node 1")));
+}
+
 TEST_F(DecisionsTest, HostsBelowTheSameSwitchHelpFirst) {
   for (const auto& [host, rack] : {std::pair("a", "s1"), std::pair("b", "s2"), std::pair("c", "s1"),
                                    std::pair("d", "s2"), std::pair("e", "s1")}) {
@@ -220,6 +234,44 @@ TEST_F(DecisionsTest, ALostHostIsReplacedByASpareOrTheNextThatJoins) {
   EXPECT_EQ(Tell({.kind = EventKind::kHostLost, .host = "b"}).size(), 1U);
   EXPECT_THAT(Join("a", 2)[0], "place node 1 on a");
   EXPECT_EQ(state_.ranks[3].generation, 1);
+}
+
+TEST_F(DecisionsTest, TheSpareNearestToTheLostHostTakesItsPlace) {
+  const auto join = [this](const std::string& host, const std::string& rack) {
+    return Tell({.kind = EventKind::kHostJoined, .host = host, .incarnation = 1, .rack = rack});
+  };
+  join("a", "spine1.leaf1");
+  join("b", "spine2.leaf3");
+  join("c-unknown", "");
+  join("d-other-spine", "spine1.leaf2");
+  join("e-same-spine", "spine2.leaf4");
+  join("f-same-leaf", "spine2.leaf3");
+  for (const std::string next : {"f-same-leaf", "e-same-spine", "d-other-spine", "c-unknown"}) {
+    const std::string host = state_.nodes[1].host;
+    state_.hosts[host].rack = "spine2.leaf3";
+    EXPECT_THAT(Tell({.kind = EventKind::kHostLost, .host = host}),
+                testing::Contains("place node 1 on " + next));
+  }
+}
+
+TEST_F(DecisionsTest, ASpareThatTestsItselfIsPlacedOnceItHasPassedAndNeverIfItFails) {
+  Start(2);
+  state_.hosts["spare0"].test = 7;
+  state_.hosts["spare1"].test = 8;
+  EXPECT_THAT(Tell({.kind = EventKind::kHostLost, .host = "a"}),
+              testing::ElementsAre(HasSubstr("evict a from node 0")));
+  EXPECT_THAT(Tell({.kind = EventKind::kSelfTest, .host = "spare0", .test = 7, .text = "bad"}),
+              testing::ElementsAre(HasSubstr("evict spare0: it failed its self-test: bad")));
+  EXPECT_EQ(state_.nodes[0].host, "");
+  EXPECT_THAT(Tell({.kind = EventKind::kSelfTest, .host = "spare1", .test = 8, .passed = true}),
+              testing::Contains("place node 0 on spare1"));
+}
+
+TEST_F(DecisionsTest, ASpareThatWasNeverSuspectedIsPlacedBeforeOneThatHasPassedATest) {
+  Start(2);
+  state_.hosts["spare0"].cleared = true;
+  EXPECT_THAT(Tell({.kind = EventKind::kHostLost, .host = "a"}),
+              testing::Contains("place node 0 on spare1"));
 }
 
 TEST_F(DecisionsTest, AJobWithoutAHostForANodeStopsInTime) {

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/random.h"
 #include "tests/collectives/memory_store.h"
+#include "tests/fuzz_budget.h"
 #include "tests/tools/driver/slow_store.h"
 #include "tools/driver/orders.h"
 #include "tools/driver/page.h"
@@ -309,6 +311,71 @@ TEST_F(DriverTest, ADriverForAnotherJobIsRefused) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("2 nodes with 2 ranks"));
 }
 
+TEST_F(DriverTest, AJobThatIsOverIsNotGoneOnWithOnceEverybodyKnows) {
+  ASSERT_TRUE(driver_->Stop(7, "rank 1 exited with status 7", now_).ok());
+  // The first driver died before it had told the others.
+  driver_ = Open();
+  EXPECT_EQ(driver_->job().outcome->exit_status, 7);
+  ASSERT_TRUE(driver_->Close().ok());
+  const auto refused = Driver::Open(&store_, options_, now_);
+  EXPECT_TRUE(absl::IsAlreadyExists(refused.status()));
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("is over since 1970-01-01 00:16:40 UTC, with status 7: rank 1 exited with "
+                        "status 7"));
+}
+
+TEST_F(DriverTest, OptionsThatAreGivenChangeAJobThatGoesOnAndTheOthersStay) {
+  DriverOptions options = options_;
+  options.policy.restarts_most = 50;
+  options.policy.vacancy_most = absl::Hours(1);
+  options.policy.self_tests = false;
+  options.lease = absl::Minutes(1);
+  options.given = {"--recover", "--lease", "--self-tests"};
+  driver_ = *Driver::Open(&store_, options, now_);
+  EXPECT_THAT(driver_->changes(),
+              testing::ElementsAre("--recover 50 (was 20)", "--self-tests off (was on)",
+                                   "--lease 1m (was 4s)"));
+  EXPECT_EQ(driver_->record().policy.restarts_most, 50);
+  EXPECT_EQ(driver_->record().policy.vacancy_most, options_.policy.vacancy_most);
+  EXPECT_EQ(driver_->record().lease, absl::Minutes(1));
+  EXPECT_EQ(driver_->record().history.back().text, "--lease 1m (was 4s)");
+}
+
+TEST_F(DriverTest, AShorterLeaseHoldsForAHostOnceItsExecutorKnows) {
+  Add("a").report().lease = kLease;
+  Add("b").report().lease = kLease / 2;
+  Add("c");
+  Turns(4);
+  DriverOptions options = options_;
+  options.lease = kLease / 2;
+  options.given = {"--lease"};
+  driver_ = *Driver::Open(&store_, options, now_);
+  Turns(2);
+  for (const auto& host : hosts_) host->Die();
+  Turns(4);
+  EXPECT_EQ(driver_->job().hosts.count("b"), 0U);
+  EXPECT_EQ(driver_->job().hosts.count("a"), 1U);
+  Turns(2);
+  EXPECT_EQ(driver_->job().hosts.count("a"), 0U);
+}
+
+// As by SIGSTOP, or in a virtual machine that was suspended.
+TEST_F(DriverTest, ADriverThatWasStoppedForLongTakesNobodyForLost) {
+  Add("a");
+  Add("b");
+  Add("c");
+  Turns(4);
+  now_ += 100 * kLease;
+  ASSERT_TRUE(driver_->Turn(now_).ok());
+  Turns(4);
+  EXPECT_EQ(driver_->job().notices_made, 0);
+  EXPECT_EQ(driver_->job().ranks[0].generation, 0);
+  // One that is silent afterwards is lost all the same.
+  hosts_[0]->Die();
+  Turns(8);
+  EXPECT_EQ(driver_->job().nodes[0].host, "c");
+}
+
 TEST_F(DriverTest, AnExecutorOfAnEarlierIncarnationEnds) {
   Host& first = Add("a");
   Add("b");
@@ -349,6 +416,41 @@ TEST_F(DriverTest, ThePageShowsTheJobAndEvicts) {
   Turns(2);
   EXPECT_EQ(Alive(), 0);
   EXPECT_EQ(hosts_[2]->exit_status(), 1);
+}
+
+// Requests as a stranger with the token may send them: what is no route changes nothing.
+TEST_F(DriverTest, AnyRequestIsAnsweredAndOnlyARouteActs) {
+  Add("a");
+  Add("b");
+  Turns(4);
+  const std::vector<std::string> routes = {
+      "GET /", "GET /job.json", "POST /evict/c", "POST /evict/a%20", "POST /replay", "POST /stop/"};
+  FuzzBudget budget(5000);
+  while (const auto seed = budget.Next()) {
+    Random random(*seed);
+    std::string text = absl::StrCat(routes[random.Below(routes.size())],
+                                    " HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n");
+    for (uint64_t i = random.Below(6); i > 0; --i) {
+      text[random.Below(text.size())] = static_cast<char>(random.Below(256));
+    }
+    if (random.Below(4) == 0) text.insert(random.Below(text.size()), "/../%00%2fevict/");
+    observe::HttpRequest request;
+    if (observe::ParseHttpRequest(text, &request) != observe::HttpParse::kDone) continue;
+    const bool acts =
+        request.method == "POST" &&
+        (request.path == "/stop" || request.path == "/evict/a" || request.path == "/evict/b");
+    if (acts) continue;
+    const JobState before = driver_->job();
+    std::vector<Action> said;
+    const observe::HttpResponse answer = Answer(*driver_, request, now_, said);
+    EXPECT_TRUE(answer.status == 200 || answer.status == 404 || answer.status == 409)
+        << answer.status << " to " << request.method << " " << request.path;
+    if (answer.status == 200) {
+      EXPECT_EQ(request.method, "GET") << request.path;
+    }
+    EXPECT_TRUE(said.empty()) << ToText(said.front());
+    ASSERT_EQ(driver_->job(), before) << request.method << " " << request.path;
+  }
 }
 
 TEST_F(DriverTest, ALostHostIsANoticeUntilTheSiteHasBeenTold) {

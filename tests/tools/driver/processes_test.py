@@ -83,12 +83,30 @@ class DriverTest(DrivenTest):
         driver.wait(PATIENCE)
         os.kill(self.where(2, 0, 1), signal.SIGKILL)
         os.kill(pid, 0)  # ranks go on without a driver
-        driver = self.drive()
+        driver = self.drive("--recover", "50", lease="60s")
+        self.until_said("driver", r"from here on --recover 50 \(was 100\)")
+        self.until_said("driver", r"from here on --lease 1m \(was 20s\)")
         self.where(2, 1, 1)
         self.assertEqual(self.where(0, 1, 0), pid)
         job = self.state()
         self.assertEqual((job["incarnation"], job["restarts"]), (2, 2))
         self.end(driver)
+
+    def test_a_job_that_is_over_is_not_run_again_unless_that_is_asked_for(self):
+        self.end(self.begin())
+        for executor in self.executors.values():
+            executor.wait(PATIENCE)
+        self.assertNotIn("does not answer", self.said("driver"))
+        again = self.start("again", "weft-driver", "--nodes", "2", "-n", "2", "--job", self.job,
+                           "--listen", "127.0.0.1:0", "--state-dir", str(self.folder / "state"))
+        self.assertEqual(again.wait(PATIENCE), 5)
+        self.assertRegex(self.said("again"), r"is over since 20.* UTC, with status 0: all ranks are "
+                                             r"done\. Nothing is run: give another --state-dir")
+        (self.folder / "end").unlink()
+        for rank in range(4):
+            (self.folder / f"rank-{rank}").unlink()
+        self.end(self.begin("--anew"))
+        self.assertIn("beginning it anew (--anew)", self.said("driver"))
 
     def test_a_driver_that_dies_before_the_site_knows_of_a_lost_host_tells_it_once_back(self):
         told = self.folder / "told"

@@ -1,6 +1,7 @@
 """weft-train under weft-driver and weft-executors: whatever is lost, the losses are those of the
 unbroken run to the bit."""
 
+import json
 import os
 import pathlib
 import re
@@ -12,25 +13,31 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/bench"))
+from _recovery import last_step, losses, prepare, process_of  # noqa: E402
 from driven_job import PATIENCE, DrivenJob  # noqa: E402
 from processes import environment, program, until  # noqa: E402
-from recovery import last_step, losses, prepare  # noqa: E402
 
+LEASES = {"test_a_driver_that_is_away_for_longer_than_the_lease_costs_no_step": "2s"}
 STEPS = 600  # a rank or a host is lost, or the driver, long before the last
 
 
-class DrivenTrainingTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
-        cls.data = prepare(cls.folder)
-        whole = subprocess.run([program("weft-run"), "-n", "4", "--output", "none", "--",
-                                *cls.train(cls.folder / "whole")], timeout=PATIENCE, check=False)
-        assert whole.returncode == 0
-        cls.unbroken = losses(cls.folder / "whole")
-        assert len(cls.unbroken) == STEPS
+def setUpModule():
+    folder = tempfile.TemporaryDirectory()
+    unittest.addModuleCleanup(folder.cleanup)
+    TrainingTest.folder = pathlib.Path(folder.name)
+    TrainingTest.data = prepare(TrainingTest.folder)
+    whole = subprocess.run([program("weft-run"), "-n", "4", "--output", "none", "--",
+                            *TrainingTest.train(TrainingTest.folder / "whole")], timeout=PATIENCE,
+                           check=False)
+    assert whole.returncode == 0
+    TrainingTest.unbroken = losses(TrainingTest.folder / "whole")
+    assert len(TrainingTest.unbroken) == STEPS
+
+
+class TrainingTest(unittest.TestCase):
+    folder: pathlib.Path
+    data: pathlib.Path
+    unbroken: dict[int, float]  # losses of a run without faults
 
     @classmethod
     def train(cls, run: pathlib.Path) -> list[str]:
@@ -41,6 +48,8 @@ class DrivenTrainingTest(unittest.TestCase):
         return [program("weft-train"), f"{source}/trainer/configs/tiny.toml", "--run-dir",
                 str(run), *(word for setting in settings for word in ("--set", setting))]
 
+
+class DrivenTrainingTest(TrainingTest):
     def setUp(self):
         name = self.id().rsplit(".", 1)[1]
         folder = self.folder / name
@@ -48,7 +57,7 @@ class DrivenTrainingTest(unittest.TestCase):
         self.run_folder = folder / "run"
         self.job = DrivenJob(folder, f"test-{os.getpid()}-{name}"[:63])
         self.addCleanup(self.job.close)
-        self.job.drive("--recover", "20", "--replay-hosts", "1", lease="6s")
+        self.job.drive("--recover", "20", "--replay-hosts", "1", lease=LEASES.get(name, "6s"))
         train = self.train(self.run_folder)
         # On host b alone, a replay has bits flipped in its memory.
         replay = shlex.join([*train, "--replay"])
@@ -121,6 +130,58 @@ class DrivenTrainingTest(unittest.TestCase):
         os.kill(pid, signal.SIGKILL)
         self.job.drive("--recover", "20", lease="6s")
         self.finish()
+
+    def test_a_driver_that_is_away_for_longer_than_the_lease_costs_no_step(self):
+        self.job.driver.kill()
+        self.job.driver.wait(PATIENCE)
+        for host in "ab":
+            self.job.until_said(host, r"was not reached for 2s \(the job's lease\); the ranks go on")
+        before = last_step(self.run_folder)
+        until(lambda: last_step(self.run_folder) > before, PATIENCE)
+        self.job.drive(lease="2s")
+        self.finish()
+        said = self.all_said()
+        self.assertNotRegex(said, r"ending all ranks|generation 1|evict")
+        rows = map(json.loads, (self.run_folder / "metrics.jsonl").read_text().splitlines())
+        steps = [row["step"] for row in rows if "loss" in row]
+        self.assertEqual(steps, sorted(set(steps)))  # none was done again
+
+
+class LaunchedTrainingTest(TrainingTest):
+    def launch(self, name: str, recover: int):
+        """A run of weft-run's; ranks that are stopped are found after 2 s."""
+        self.run_folder = self.folder / name
+        self.log = self.folder / f"{name}.log"
+        with self.log.open("w", encoding="utf-8") as log:
+            self.launcher = subprocess.Popen(
+                [program("weft-run"), "-n", "4", "--recover", str(recover), "--still", "2s",
+                 "--output", "none", "--", *self.train(self.run_folder)], stdout=log, stderr=log)
+        self.addCleanup(self.launcher.kill)
+
+    def stop_after(self, step: int, rank: int):
+        until(lambda: last_step(self.run_folder) >= step or self.launcher.poll() is not None, PATIENCE)
+        os.kill(process_of(self.run_folder, rank), signal.SIGSTOP)
+
+    def test_a_rank_that_stands_still_is_started_anew(self):
+        self.launch("launched", recover=2)
+        self.stop_after(12, rank=2)
+        status = self.launcher.wait(PATIENCE)
+        said = self.log.read_text(encoding="utf-8")
+        self.assertEqual(status, 0, said)
+        self.assertRegex(said, r"rank 2 \(pid \d+\): diagnosis: stopped rank \(process\) of 2.*"
+                               r"starting it anew \(1 of 2\)")
+        self.assertEqual(losses(self.run_folder), self.unbroken)
+
+    def test_a_job_that_stands_still_ends_once_no_rank_may_be_started_anew(self):
+        self.launch("given-up", recover=1)
+        self.stop_after(12, rank=2)
+        self.stop_after(40, rank=1)
+        status = self.launcher.wait(PATIENCE)
+        said = self.log.read_text(encoding="utf-8")
+        self.assertEqual(status, 1, said)
+        self.assertRegex(said, r"diagnosis: stopped rank \(process\) of 1.*; ranks were started anew 1 "
+                               r"times, of 1 \(--recover\)")
+        self.assertIsNone(process_of(self.run_folder, 1))
 
 
 if __name__ == "__main__":

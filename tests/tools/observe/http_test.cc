@@ -137,6 +137,29 @@ TEST(HttpServer, NeedsATokenWhereOthersReachIt) {
   }
 }
 
+TEST(JoinChunks, JoinsWholeBodiesAndRefusesOthers) {
+  const std::string whole = "4\r\nWiki\r\nA;name=x\r\npedia in\r\n\r\n0\r\n\r\n";
+  EXPECT_EQ(*JoinChunks(whole), "Wikipedia in\r\n");
+  EXPECT_EQ(*JoinChunks("0\r\n\r\n"), "");
+  for (size_t cut = 0; cut < whole.size() - 4; ++cut) {
+    EXPECT_FALSE(JoinChunks(whole.substr(0, cut)).ok()) << cut;
+  }
+  for (const char* text :
+       {"x\r\n", "2\r\nabcd0\r\n\r\n", "-1\r\nab\r\n", "ffffffffffffffff\r\nab\r\n0\r\n\r\n"}) {
+    EXPECT_FALSE(JoinChunks(text).ok()) << text;
+  }
+  FuzzBudget budget(20000);
+  while (const auto seed = budget.Next()) {
+    Random random(*seed);
+    std::string text = whole;
+    for (uint64_t i = 1 + random.Below(4); i > 0; --i) {
+      text[random.Below(text.size())] = static_cast<char>(random.Below(256));
+    }
+    const auto joined = JoinChunks(text);
+    EXPECT_TRUE(!joined.ok() || joined->size() <= text.size());
+  }
+}
+
 TEST(HttpFetch, NamesWhoDoesNotAnswer) {
   const absl::Status status = HttpFetch({"127.0.0.1", "1"}, {}).status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1"));
