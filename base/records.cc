@@ -175,7 +175,8 @@ void RemoveBeyond(int64_t limit, std::vector<RecordFile> files) {
   }
 }
 
-// Of files of processes that are gone. A container may have 64 MiB of shared memory for everybody.
+// Bytes that the files of processes that are gone may have together: a container may have 64 MiB of
+// shared memory for everybody.
 int64_t DeadBytesMax(const std::string& folder, Bytes wanted) {
   constexpr int64_t kShareOfFileSystem = 8;
   struct statvfs system {};

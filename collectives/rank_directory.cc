@@ -81,7 +81,7 @@ absl::StatusOr<RankDirectory::Addresses> RankDirectory::Exchange(const Rejoinabl
   for (const std::string& address : own_.addresses) {
     absl::StrAppend(&init.address, Word(address), " ");
   }
-  // Of rank 0, the costs as well: whoever has all records makes the table for itself.
+  // Rank 0's record has the costs as well, so that a rank with all records can make the table.
   absl::StrAppend(&init.address, rank_ == Rank(0) ? planner::ToWord(own_.costs) : "", " ",
                   ToWord(own_.place));
   init.all_records = (rank_ == Rank(0) && !options.rejoining.has_value()) ||

@@ -131,7 +131,7 @@ class ScheduleBuilder {
   uint32_t ReceiveReduce(int peer, Place out, Place left, uint64_t length, AfterList after = {});
   uint32_t Copy(Place out, Place from, uint64_t length, AfterList after = {});
   uint32_t Reduce(Place out, Place left, Place right, uint64_t length, AfterList after = {});
-  // Of at least two operands; none but the one at `out` itself overlaps it.
+  // Reduces two operands or more. An operand may lie at `out` itself; no other overlaps `out`.
   uint32_t ReduceAll(Place out, absl::Span<const Place> operands, uint64_t length);
   uint32_t Scale(Place out, uint64_t length, AfterList after = {});
   // One more dependency of what the latest call appended, if it appended a step.

@@ -160,7 +160,7 @@ struct Command {
     return absl::OkStatus();
   }
 
-  // Of one GPU, for --check; 0: not known.
+  // Bytes of memory that one GPU has, for --check; 0: not known.
   absl::StatusOr<Bytes> GpuMemory(const TrainConfig& config) const {
     if (!gpu_memory.empty()) {
       absl::StatusOr<Bytes> given = ParseBytes(gpu_memory);

@@ -27,7 +27,7 @@ bool HoldsContributions(const CollectiveSpec& spec) { return spec.rounds_once &&
 // Reduces the chunks of one owner, each in one call.
 class ChunkReducer {
  public:
-  // Of chunks up to `longest` elements.
+  // Reduces chunks of up to `longest` elements.
   ChunkReducer(ScheduleBuilder& builder, const CollectiveSpec& spec, uint64_t longest)
       : builder_(builder), spec_(spec) {
     if (!HoldsContributions(spec)) return;

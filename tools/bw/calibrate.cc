@@ -174,7 +174,7 @@ class Passes {
       most_[i].second = std::max(most_[i].second, numbers[i].second);
     }
   }
-  // Of the numbers that any pass measured: more than one value was seen.
+  // The largest over the smallest value of each number that passes did not measure alike.
   std::vector<std::pair<std::string, double>> Spread() const {
     std::vector<std::pair<std::string, double>> out;
     for (size_t i = 0; i < least_.size(); ++i) {

@@ -40,7 +40,8 @@ int64_t NumberIn(const Json& object, const char* name) {
   return number;
 }
 
-// Of {"kvs": [{"value": ..., "mod_revision": ...}]}, where there may be none.
+// The first key of etcd's answer {"kvs": [{"value": ..., "mod_revision": ...}]}, which may have
+// none.
 absl::StatusOr<Etcd::Held> FirstOf(const Json& range) {
   absl::Status problem = absl::DataLossError("etcd answers with no range of keys");
   if (!range.is_object()) return problem;

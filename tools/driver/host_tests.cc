@@ -42,7 +42,7 @@ class WrongBytes final : public link_bw::MeasurementObserver {
   int64_t messages_ = 0;
 };
 
-// Of each process of the job: its usable RDMA ports, "mlx5_0:1".
+// The usable RDMA ports of each process of the job, such as "mlx5_0:1".
 absl::StatusOr<std::vector<std::vector<std::string>>> PortsOfAll(
     const Settings& settings, const collectives::JobEnvironment& environment,
     absl::Duration patience) {

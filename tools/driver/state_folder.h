@@ -16,7 +16,7 @@ namespace weft::driver {
 // Nullopt: the folder has none of this job. kAlreadyExists: another process serves it.
 absl::StatusOr<std::optional<DriverRecord>> RecordInFolder(const std::string& folder,
                                                            const std::string& job);
-// Whoever serves the folder next begins with an empty store.
+// Deletes the journal: the process that serves the folder next begins with an empty store.
 absl::Status EmptyFolder(const std::string& folder);
 
 // "is over since 2026-11-27 10:00:00 UTC, with status 0: all ranks are done"

@@ -160,7 +160,7 @@ json FlowProbing::ProbeForTables(const std::set<NodeId>& wanted) {
     for (const auto& [nic, _] : known_.endpoint) {
       if (nic.host != own.host && RoutersBetween(known_, own, nic) >= 2) targets.push_back(nic);
     }
-    // Those that come next in order, as those of a ring are.
+    // The NICs behind this one in the order of addresses come first: a ring's neighbours are there.
     const auto next = std::upper_bound(targets.begin(), targets.end(), own);
     std::rotate(targets.begin(), next, targets.end());
     if (targets.size() > kTableTargetsMost) targets.resize(kTableTargetsMost);

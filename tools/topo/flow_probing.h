@@ -51,7 +51,7 @@ class FlowProbing {
   static constexpr int kTableFlows = 12;
   static constexpr size_t kTableTargetsMost = 256;
   int64_t asked() const { return asked_; }  // flows of all hosts, in the last call
-  // Of those of TableFlows(): answered twice, and differently.
+  // The flows of TableFlows() that were answered twice, and those whose two answers differed.
   int64_t twice() const { return twice_; }
   int64_t differing() const { return differing_; }
 

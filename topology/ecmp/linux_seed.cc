@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kLanes = 8;
 constexpr size_t kBatch = 4096;  // seeds of one call
-// Of 2^16 seeds one is looked at with all that was seen.
+// One seed of 2^16 passes the first flows, and is looked at with all that was seen.
 constexpr double kDecidingBits = 16;
 constexpr size_t kAlikeMost = 12, kAlikeLeast = 4;
 constexpr size_t kHeadWords = 3;  // the same in all flows of a protocol
@@ -521,7 +521,7 @@ class LinuxSeedSearch::Batch {
     return left_of_group_;
   }
 
-  // Of those that Left() has given last, the seeds under which the router's own flows do as well.
+  // The seeds among those that Left() gave last under which the router's own flows do as well.
   const std::vector<uint32_t>& LeftOf(const Group& group, const Group::Router& router) {
     left_ = left_of_group_;
     wanted_ = wanted_of_group_;

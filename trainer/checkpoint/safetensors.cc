@@ -166,8 +166,8 @@ absl::Status SafetensorsWriter::Append(absl::Span<const std::byte> bytes) {
 }
 
 void SafetensorsWriter::AddChecksum(uint32_t crc32c, uint64_t bytes) {
-  // Of what comes first and both the function makes the second's, by a sum over GF(2): of what
-  // comes first and second, both's.
+  // The function gives the second part's checksum for the first's and that of both. It is a sum
+  // over GF(2), its own inverse: for the first's and the second's it gives that of both.
   crc32c_ = Crc32cOfSecond(crc32c_, crc32c, bytes);
 }
 

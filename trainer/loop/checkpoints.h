@@ -103,7 +103,8 @@ class RunCheckpoints {
   absl::Status FinishMirror();
   const CheckpointMirror* mirror() const { return mirror_ ? &*mirror_ : nullptr; }
 
-  // Of this rank's saves into the run's folder or to the local disks. Read after FinishMirror().
+  // Times of this rank's saves into the run's folder or to the local disks, for after
+  // FinishMirror().
   const SaveTimes& times() const { return times_; }
 
  private:

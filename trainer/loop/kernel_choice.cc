@@ -21,7 +21,8 @@
 namespace weft::train {
 namespace {
 
-// Of the time for both trials: attention has one or two shapes, products have a dozen.
+// The share that products have of the time for both trials: attention has one or two shapes,
+// products have a dozen.
 constexpr double kPartOfProducts = 0.8;
 
 // Whether `file` is now there: this trial, or, where `replaces` is false, who came first's.

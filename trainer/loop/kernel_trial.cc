@@ -40,8 +40,8 @@ constexpr double kClearly = 1.05;
 constexpr double kAlike = 1.02;
 constexpr int kRoundsFewest = 3, kRoundsMost = 30;
 
-// Of the calling thread where it computes alone, which leaves out what other programs took; else of
-// the wall.
+// Seconds: processor time of the calling thread where it computes alone, which leaves out what
+// other programs took; else wall time.
 double Now() {
   timespec now = {};
   clock_gettime(at::get_num_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
@@ -488,8 +488,8 @@ std::string KernelTrial::Faster() const {
 
 KernelTrial Try(TrialOf what, const TrainConfig& config, const StepPlan& plan, double seconds) {
   constexpr double kPeakSeconds = 0.02;
-  // Of the register peak, for how much of the shapes has time: the products that are slower take
-  // from the time for further rounds.
+  // The share of the register peak by which products are cut to the time, and the share of the time
+  // for first rounds: slower products take from the time for further ones.
   constexpr double kLikely = 0.7, kFirstRounds = 0.7;
   const OtherProcesses others;
   KernelTrial trial;

@@ -42,7 +42,7 @@ class MemoryPool {
   // Mappings so far, and what they have together.
   int64_t mappings() const;
   size_t mapped_bytes() const;
-  // Of free pieces, whether pages are behind them or not.
+  // Bytes of all free pieces, whether pages are behind them or not.
   size_t free_bytes() const;
 
  private:

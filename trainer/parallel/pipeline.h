@@ -43,7 +43,7 @@ class PipelineRunner {
                  const at::TensorOptions& options, int receives_ahead);
 
   absl::Status Run(absl::Span<const topology::PipelinePass> passes, PipelineStage& stage);
-  // Of the passes of the last Run, in their order.
+  // Times of the passes of the last Run, in their order.
   const std::vector<PassTime>& times() const { return times_; }
 
  private:

@@ -133,7 +133,8 @@ std::vector<LinuxRouter> SeenOfLeaves(uint32_t leaves, uint32_t spines) {
   return out;
 }
 
-// Of one thread, in its own time, so that other work beside it matters little.
+// One thread searches, and its own processor time counts, so that other work beside it matters
+// little.
 void SearchForSeeds(uint32_t leaves, uint32_t spines) {
   constexpr uint32_t kSeeds = 1 << 25;
   const LinuxSeedSearch search(SeenOfLeaves(leaves, spines));

@@ -59,8 +59,8 @@ TEST(EstimateMemoryTest, SaysWhatUnevenRoutingTakesAtMost) {
   };
   EXPECT_EQ(estimate({}, {}).uneven_routing, Bytes(0));  // one rank has all experts
   const ParallelSizes four{.data = 4, .expert = 4};
-  // Of 8 experts a rank has 2, and a token takes 2: all can fall on one rank, 4 times the rows. A
-  // row is kept with its inner activations: 128 + 2 x 192 numbers in each of 4 layers.
+  // A rank has 2 of the 8 experts, and a token takes 2: all tokens can fall on one rank, 4 times
+  // the rows. A row is kept with its inner activations: 128 + 2 x 192 numbers in each of 4 layers.
   const Bytes uneven = estimate({}, four).uneven_routing;
   const int64_t rows = 4 * 128 * 2;  // of 4 samples of 128 tokens, two choices each
   EXPECT_GT(uneven, Bytes(4 * 3 * rows * (128 + 2 * 192) * 4));
