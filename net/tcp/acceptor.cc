@@ -59,6 +59,7 @@ class Acceptor::PendingConnection final : public PollHandler {
     SetDeadline(absl::InfiniteFuture());
     return std::move(fd_);
   }
+  int fd() const { return fd_.get(); }
   Rank rank() const { return handshake_.hello().rank; }
   bool proven() const { return handshake_.state() == HandshakeState::kDone; }
   const LinkParameters& parameters() const { return parameters_; }
@@ -284,6 +285,9 @@ void Acceptor::OnProven(PendingConnection& connection, absl::Time now) {
   ForgetUnproven(connection);
   Rank rank = connection.rank();
   const LinkParameters parameters = connection.parameters();
+  if (context_.tuning.buffer_bytes.count() == 0) {
+    LimitInFlight(connection.fd(), FlowEnd::kReceives, static_cast<double>(parameters.rate));
+  }
   if (parameters.epoch > 0) {
     FileDescriptor socket = connection.TakeSocket();
     Drop(connection);

@@ -36,6 +36,7 @@ std::string LinkParameters::Encode() const {
   std::memcpy(out.data() + 10, &count, 2);
   std::memcpy(out.data() + 12, &epoch, 4);
   std::memcpy(out.data() + 16, &life_port, 2);
+  std::memcpy(out.data() + 20, &rate, 8);
   return out;
 }
 
@@ -47,6 +48,7 @@ absl::StatusOr<LinkParameters> LinkParameters::Decode(absl::string_view bytes) {
     std::memcpy(&out.count, bytes.data() + 10, 2);
     std::memcpy(&out.epoch, bytes.data() + 12, 4);
     std::memcpy(&out.life_port, bytes.data() + 16, 2);
+    std::memcpy(&out.rate, bytes.data() + 20, 8);
     if (out.count >= 1 && out.count <= kLinkSocketsMax && out.index < out.count) return out;
   }
   return absl::InvalidArgumentError(absl::StrCat("socket ", out.index, " of a link of ", out.count,
@@ -302,6 +304,7 @@ void Connector::Attempt(absl::Time now) {
   }
   for (size_t i = 0; i < sockets_; ++i) {
     if (!resumes_) parameters_.index = static_cast<uint16_t>(i);
+    parameters_.rate = ways_.empty() ? 0 : static_cast<uint64_t>(ways_[i % ways_.size()].rate);
     dials_.push_back(std::make_unique<Dial>(*this, self, parameters_));
     absl::Status started = dials_.back()->Start(address_, SourceOf(i), context_.tuning);
     if (!started.ok()) {
@@ -327,7 +330,7 @@ void Connector::OnDialDone(absl::Time now) {
   std::vector<std::string> received;
   for (auto& dial : dials_) {
     if (!ways_.empty() && context_.tuning.buffer_bytes.count() == 0) {
-      LimitInFlight(dial->fd(), ways_[sockets.size() % ways_.size()].rate);
+      LimitInFlight(dial->fd(), FlowEnd::kSends, ways_[sockets.size() % ways_.size()].rate);
     }
     sockets.push_back(dial->TakeSocket());
     received.push_back(dial->TakeReceived());

@@ -35,8 +35,9 @@ struct LinkParameters {
   // Where the connector's process itself listens, at the address that it connects from, as long as
   // it lives; 0: nowhere.
   uint16_t life_port = 0;
+  uint64_t rate = 0;  // bytes a second that a plan gives this socket's flow; 0: not planned
   std::string Encode() const;
-  static constexpr size_t kBytes = 20;
+  static constexpr size_t kBytes = 28;
   static absl::StatusOr<LinkParameters> Decode(absl::string_view bytes);
 };
 

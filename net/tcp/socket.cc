@@ -58,7 +58,7 @@ absl::Status TuneSocket(int fd, const SocketTuning& tuning) {
 // Twice what is sent in a round trip, with what a sender needs to be told by and to fill the socket
 // again on a busy host. Below the least, fast retransmission has too few segments to work with;
 // from the most on, the kernel's limits on buffers that programs ask for would bind.
-void LimitInFlight(int fd, double rate) {
+void LimitInFlight(int fd, FlowEnd end, double rate) {
   constexpr absl::Duration kRefill = absl::Milliseconds(2);
   constexpr double kLeast = 16 << 10, kMost = 128 << 10;
   if (rate <= 0) return;
@@ -68,8 +68,12 @@ void LimitInFlight(int fd, double rate) {
   const double bytes = std::max(2 * rate * absl::ToDoubleSeconds(turn), kLeast);
   if (bytes >= kMost) return;
   // The kernel doubles what it is asked for, to have room for its own records, which large segments
-  // hardly need.
-  SetOption(fd, SOL_SOCKET, SO_SNDBUF, static_cast<int>(bytes / 2), "SO_SNDBUF").IgnoreError();
+  // hardly need. A window is half of what there is for it then.
+  if (end == FlowEnd::kSends) {
+    SetOption(fd, SOL_SOCKET, SO_SNDBUF, static_cast<int>(bytes / 2), "SO_SNDBUF").IgnoreError();
+  } else {
+    SetOption(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(bytes), "SO_RCVBUF").IgnoreError();
+  }
 }
 
 bool LooksDead(const tcp_info& info, absl::Duration dead_after) {

@@ -25,11 +25,13 @@ struct SocketTuning {
 // rank that computes for long or is stopped in a debugger. See LooksDead().
 absl::Status TuneSocket(int fd, const SocketTuning& tuning);
 
-// Limits what a connected socket has in flight to what a flow of `rate` (bytes a second, as
-// planned) needs; for flows that need much, and where `rate` is not above 0, the kernel's own
-// tuning stays. More than that does not go faster: it waits in the switches, where the windows of
+enum class FlowEnd { kSends, kReceives };
+
+// Limits what a flow has in flight to what `rate` (bytes a second, as planned) needs, at one end of
+// its socket: by what the kernel holds for the peer, or by the window that the peer may fill. For
+// flows that need much, and where `rate` is not above 0, the kernel's own tuning stays. More than that does not go faster: it waits in the switches, where the windows of
 // flows that share one link keep those of others from the next.
-void LimitInFlight(int fd, double rate);
+void LimitInFlight(int fd, FlowEnd end, double rate);
 
 // What the kernel knows of a connection that has something to send: the other host has been silent
 // for `dead_after` although it was asked more than once. One that acknowledges is alive, however

@@ -101,7 +101,10 @@ def fault(job: Job, rng: random.Random,
     rank = rng.randrange(job.options.ranks)
     pid = job.process_of(rank)
     if pid is None:
-        raise SystemExit(f"{job.run}: rank {rank} is not there; more --steps are needed")
+        status = job.process.poll()
+        raise SystemExit(f"{job.run}: rank {rank} is not there after step {last_step(job.run)} of "
+                         f"{job.steps}: the job " +
+                         ("is running" if status is None else f"ended with status {status}"))
     begin = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     if by_hand:

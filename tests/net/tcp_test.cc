@@ -237,23 +237,54 @@ TEST(TcpTransport, BothFamiliesAndOddSettingsCarryBytes) {
 }
 
 TEST(TcpSocket, APlannedFlowHasNoMoreInFlightThanItsRateNeeds) {
-  const auto send_bytes = [](double rate) {
+  const auto buffer = [](FlowEnd end, double rate) {
     SocketAddress any = *SocketAddress::Parse("127.0.0.1:1");
     any.set_port(0);
     absl::StatusOr<FileDescriptor> listener = Listen(any, {});
     absl::StatusOr<FileDescriptor> fd = StartConnect(LocalAddress(listener.value().get()), {}, {});
-    LimitInFlight(fd.value().get(), rate);
+    LimitInFlight(fd.value().get(), end, rate);
     int bytes = 0;
     socklen_t size = sizeof(bytes);
-    getsockopt(fd->get(), SOL_SOCKET, SO_SNDBUF, &bytes, &size);
+    getsockopt(fd->get(), SOL_SOCKET, end == FlowEnd::kSends ? SO_SNDBUF : SO_RCVBUF, &bytes,
+               &size);
     return bytes;
   };
-  const int usual = send_bytes(0);
-  EXPECT_EQ(send_bytes(100e3), 16 << 10);
-  // 2 * rate * 2 ms, and a round trip on loopback.
-  EXPECT_GE(send_bytes(10e6), 40'000);
-  EXPECT_LT(send_bytes(10e6), 80'000);
-  EXPECT_EQ(send_bytes(1e9), usual);
+  // A receiver's buffer is twice its window.
+  for (const auto& [end, part] : {std::pair(FlowEnd::kSends, 1), std::pair(FlowEnd::kReceives, 2)}) {
+    const int usual = buffer(end, 0);
+    EXPECT_EQ(buffer(end, 100e3), part * (16 << 10));
+    // 2 * rate * 2 ms, and a round trip on loopback.
+    EXPECT_GE(buffer(end, 10e6), part * 40'000);
+    EXPECT_LT(buffer(end, 10e6), part * 80'000);
+    EXPECT_EQ(buffer(end, 1e9), usual);
+  }
+}
+
+// What the connecting end knows of a flow by its plan, the accepting end is told.
+TEST(TcpListener, AFlowsPlannedRateLimitsTheWindowOfTheSocketThatIsAccepted) {
+  // Of the socket of this process at the other end of `peer`.
+  const auto receive_buffer = [](const RawPeer& peer) {
+    int bytes = 0;
+    for (int fd = 3; fd < 1024; ++fd) {
+      const SocketAddress far = RemoteAddress(fd);
+      socklen_t size = sizeof(bytes);
+      if (far.ToString() == LocalAddress(peer.fd()).ToString()) {
+        getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, &size);
+      }
+    }
+    return bytes;
+  };
+  const auto accepted_with = [&](uint64_t rate, const std::vector<std::string>& settings) {
+    Node b(kTcp, 1, 2, settings);
+    RawPeer peer = RawPeer::ConnectTo(b.address());
+    const LinkParameters parameters = {.link_id = 7, .index = 0, .count = 1, .rate = rate};
+    EXPECT_TRUE(peer.ShakeHands(b, 0, 2, parameters));
+    EXPECT_TRUE(DriveUntil({&b}, [&] { return b.accepted_count == 1; }));
+    return receive_buffer(peer);
+  };
+  EXPECT_GT(accepted_with(0, {}), 32 << 10);
+  EXPECT_EQ(accepted_with(100'000, {}), 32 << 10);
+  EXPECT_EQ(accepted_with(100'000, {"tcp.buffer_bytes=64KiB"}), 128 << 10) << "what is asked for";
 }
 
 // A planned link has a socket on each of its paths: messages that are too small to be striped must
