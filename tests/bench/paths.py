@@ -12,6 +12,10 @@ A spine that is cut in mid-job, under the ring: its links go down (routers know)
 nobody. `ours` is the time from the cut until the leaves send a share of what is left, and go on for half a second:
 0.4, where data flows again but two flows may share a link, and 0.9.
 
+NCCL itself (--parts nccl) over the plugin's tcp, its GPU scripted, on 2 leaves of two hosts and 2 spines: jobs of one
+channel and one ring with a plan and without, in turns; of each the time beyond that of a job which moves nothing, and
+the bound: the bytes that left a leaf, on all its uplinks alike.
+
 The planner's rows: `ours` and `peer` of "worst link" are the time that the most loaded link needs for what it
 carries; those of "time to plan" are wall time against what is allowed.
 """
@@ -30,6 +34,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "fabric"))
 import all_reduce  # noqa: E402
+import nccl_job  # noqa: E402
 import netns  # noqa: E402
 import planned  # noqa: E402
 
@@ -42,6 +47,7 @@ WINDOW_S = 0.5  # over which that must hold
 PATIENCE_S = 10  # for it
 AXES = ("tp", "pp", "dp")
 LEARN_LEAVES, LEARN_HOSTS = 4, 16
+NCCL_BYTES = 4 << 20  # of a rank
 
 
 def say(text: str) -> None:
@@ -295,6 +301,32 @@ def bench_learning(options, folder) -> None:
         peer_name="wanted", unit="share", ratio=min(shares) / 0.995, repeats=options.learns)
 
 
+def bench_nccl(options, folder) -> None:
+    count = NCCL_BYTES // 4
+    with netns.Fabric(leaves=2, spines=2, hosts_per_leaf=2, mbit=MBIT) as fabric:
+        plan = nccl_job.make_plan(fabric, folder, count)
+        times = {True: [], False: []}
+        shares = {True: [], False: []}
+        for repeat in range(options.repeats):
+            for with_plan in (True, False):
+                way = plan if with_plan else None
+                empty = nccl_job.run(fabric, folder, 1, way)[0]
+                whole, _, uplinks, _ = nccl_job.run(fabric, folder, count, way)
+                bound = max(map(sum, uplinks)) / fabric.spines / (MBIT * 1e6 / 8)
+                times[with_plan].append(whole - empty)
+                shares[with_plan].append(bound / (whole - empty))
+                say(f"NCCL, {'plan' if with_plan else 'ports of the kernel'}, {repeat + 1} of {options.repeats}: "
+                    f"{whole:.2f} s, {empty:.2f} s of it without data, bytes of uplinks {uplinks}: "
+                    f"{shares[with_plan][-1]:.3f} of the bound")
+    case = f"NCCL, a job of 4 hosts over 2 spines, {NCCL_BYTES >> 20} MiB a collective"
+    row(case=f"{case}: median time", ours=statistics.median(times[True]) * 1e3,
+        peer=statistics.median(times[False]) * 1e3, peer_name="kernel's ports", unit="ms",
+        ratio=statistics.median(times[False]) / statistics.median(times[True]), repeats=options.repeats)
+    ours, peer = statistics.median(shares[True]), statistics.median(shares[False])
+    row(case=f"{case}: median share of the bound", ours=ours, peer=peer, peer_name="kernel's ports", unit="share",
+        ratio=ours / peer, repeats=options.repeats)
+
+
 def bench_switches(folder) -> None:
     for name, fabric, words in SWITCHES:
         switches = [f"leaf{i}" for i in range(4)]
@@ -333,7 +365,7 @@ def bench_job(folder) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="learning,placements,unequal,recovery,switches,planner",
+    parser.add_argument("--parts", default="learning,placements,unequal,recovery,nccl,switches,planner",
                         help="comma list of these")
     parser.add_argument("--placements", type=int, default=20, help="random ones, of each kind of traffic")
     parser.add_argument("--cuts", type=int, default=5, help="repeats of each way of cutting a spine")
@@ -358,6 +390,11 @@ def main() -> None:
                 bench_placements(traffic, spines, options, folder)
         for silent in (False, True) if "recovery" in parts else ():
             bench_recovery(kinds[0], 3, options.cuts, silent, folder)
+        if "nccl" in parts:
+            if nccl_job.missing():
+                say(f"without NCCL: {nccl_job.missing()}")
+            else:
+                bench_nccl(options, folder)
         if "switches" in parts:
             bench_switches(folder)
         for traffic in kinds if "unequal" in parts else ():
