@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/status.h"
 #include "tools/observe/rules.h"
 
 namespace weft::observe {
@@ -46,11 +47,14 @@ std::map<int, std::vector<int>> Peers(const JobView& view) {
   return peers;
 }
 
-// The last steps that every one of these ranks has ended, newest first.
+// The last steps that every one of these ranks has ended, newest first. A rank that was started anew
+// does some of them again.
 std::vector<int64_t> CommonSteps(const JobView& view, const std::vector<int>& ranks) {
   std::map<int64_t, size_t, std::greater<>> count;
   for (int rank : ranks) {
-    for (const StepTimes& step : view.ranks.at(rank).steps) ++count[step.step];
+    std::set<int64_t> ended;
+    for (const StepTimes& step : view.ranks.at(rank).steps) ended.insert(step.step);
+    for (int64_t step : ended) ++count[step];
   }
   std::vector<int64_t> steps;
   for (const auto& [step, times] : count) {
@@ -59,9 +63,12 @@ std::vector<int64_t> CommonSteps(const JobView& view, const std::vector<int>& ra
   return steps;
 }
 
+// One of CommonSteps(): the last time that the rank did it.
 const StepTimes& StepOf(const RankView& rank, int64_t step) {
-  return *std::find_if(rank.steps.begin(), rank.steps.end(),
-                       [&](const StepTimes& times) { return times.step == step; });
+  const auto found = std::find_if(rank.steps.rbegin(), rank.steps.rend(),
+                                  [&](const StepTimes& times) { return times.step == step; });
+  WEFT_CHECK(found != rank.steps.rend(), "rank " << rank.rank() << " has not ended step " << step);
+  return *found;
 }
 
 double SecondsIn(const StepTimes& step, const std::string& phase) {

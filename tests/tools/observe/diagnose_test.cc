@@ -569,6 +569,15 @@ TEST(Diagnose, NamesARankThatIsSlowInOneStepOfFour) {
   EXPECT_THAT(finding.evidence[0], HasSubstr("one step in 4"));
 }
 
+// Ranks that were started anew do steps again, each as many as it had lost.
+TEST(Diagnose, CountsAStepThatARankDidTwiceAsOne) {
+  Job job;
+  for (int rank = 0; rank < 4; ++rank) job.Steps(rank, 0.05);
+  job.rank(0).steps.push_back(job.rank(0).steps[3]);  // step 4, which rank 1 has not ended
+  job.rank(1).steps.resize(3);
+  EXPECT_THAT(Diagnose(job.view), IsEmpty());
+}
+
 TEST(Diagnose, NamesTheStorageOfARankWhoseCheckpointsTakeLong) {
   Job job;
   for (int rank = 0; rank < 4; ++rank) {
