@@ -37,6 +37,7 @@ constexpr int64_t kGrain = 1 << 14;
 constexpr int64_t kBlockBytes = 32 << 10;
 // Bytes ahead of the read that are asked for: past the page's end, where the hardware stops.
 constexpr int64_t kAheadBytes = 2048;
+constexpr size_t kCacheLine = 64;
 
 using Floats [[gnu::vector_size(kLanes * sizeof(float))]] = float;
 using Words [[gnu::vector_size(kLanes * sizeof(uint32_t))]] = uint32_t;
@@ -105,38 +106,34 @@ template <typename T>
   __builtin_prefetch(reinterpret_cast<const char*>(x) + kAheadBytes, 0, 3);
 }
 
-// sums[r][v] = row r of the weights times vector v. Every sum is added up in the same order,
-// whatever the tile. One sum a product: reading is slower than a chain of additions.
-template <int kRows, int kVectors, typename T>
-[[gnu::always_inline]] inline void Products(int64_t inputs, const float* x, const T* weight,
-                                            float (&sums)[kRows][kVectors]) {
-  Floats all[kRows][kVectors] = {};
+// sums[v] = a row of the weights times vector v. Every sum is added up in the same order, whatever
+// the tile: in two chains, as one is slower than a core reads. A row at a time, so that a thread
+// reads one stream: of two rows in turns the hardware follows neither to the end of the next ones.
+template <int kVectors, typename T>
+[[gnu::always_inline]] inline void Products(int64_t inputs, const float* x, const T* row,
+                                            float (&sums)[kVectors]) {
+  Floats even[kVectors] = {}, odd[kVectors] = {};
   int64_t k = 0;
-  for (; k + kLanes <= inputs; k += kLanes) {
-    Floats rows[kRows];
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const T* row = weight + r * inputs + k;
-      Prefetch(row);
-      rows[r] = LoadLanes(row);
-    }
+  for (; k + 2 * kLanes <= inputs; k += 2 * kLanes) {
+    Prefetch(row + k);
+    if constexpr (sizeof(Floats) == kCacheLine && sizeof(T) == 4) Prefetch(row + k + kLanes);
+    const Floats first = LoadLanes(row + k), second = LoadLanes(row + k + kLanes);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      const Floats in = LoadLanes(x + v * inputs + k);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) all[r][v] += rows[r] * in;
+      even[v] += first * LoadLanes(x + v * inputs + k);
+      odd[v] += second * LoadLanes(x + v * inputs + k + kLanes);
     }
   }
+  for (; k + kLanes <= inputs; k += kLanes) {
+    const Floats only = LoadLanes(row + k);
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) sums[r][v] = SumLanes(all[r][v]);
+    for (int v = 0; v < kVectors; ++v) even[v] += only * LoadLanes(x + v * inputs + k);
   }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) sums[v] = SumLanes(even[v] + odd[v]);
   for (; k < inputs; ++k) {
-    for (int r = 0; r < kRows; ++r) {
-      const float w = Load(weight[r * inputs + k]);
-      for (int v = 0; v < kVectors; ++v) sums[r][v] += w * x[v * inputs + k];
-    }
+    const float w = Load(row[k]);
+    for (int v = 0; v < kVectors; ++v) sums[v] += w * x[v * inputs + k];
   }
 }
 
@@ -159,63 +156,58 @@ struct Input<Bf16> {
 }
 
 // The same without making the numbers wider.
-template <int kRows, int kVectors>
-[[gnu::always_inline]] inline void Products(int64_t inputs, const Bf16* x, const Bf16* weight,
-                                            float (&sums)[kRows][kVectors]) {
+template <int kVectors>
+[[gnu::always_inline]] inline void Products(int64_t inputs, const Bf16* x, const Bf16* row,
+                                            float (&sums)[kVectors]) {
   constexpr int64_t kPairs = 2 * kLanes;
-  Floats all[kRows][kVectors] = {};
+  Floats even[kVectors] = {}, odd[kVectors] = {};
   int64_t k = 0;
-  for (; k + kPairs <= inputs; k += kPairs) {
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) Prefetch(weight + r * inputs + k);
+  for (; k + 2 * kPairs <= inputs; k += 2 * kPairs) {
+    Prefetch(row + k);
+    Prefetch(row + k + kPairs);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        all[r][v] = AddPairs(all[r][v], x + v * inputs + k, weight + r * inputs + k);
-      }
+      even[v] = AddPairs(even[v], x + v * inputs + k, row + k);
+      odd[v] = AddPairs(odd[v], x + v * inputs + k + kPairs, row + k + kPairs);
     }
   }
+  for (; k + kPairs <= inputs; k += kPairs) {
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) sums[r][v] = SumLanes(all[r][v]);
+    for (int v = 0; v < kVectors; ++v) even[v] = AddPairs(even[v], x + v * inputs + k, row + k);
   }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) sums[v] = SumLanes(even[v] + odd[v]);
   for (; k < inputs; ++k) {
-    for (int r = 0; r < kRows; ++r) {
-      const float w = Load(weight[r * inputs + k]);
-      for (int v = 0; v < kVectors; ++v) sums[r][v] += w * Load(x[v * inputs + k]);
-    }
+    const float w = Load(row[k]);
+    for (int v = 0; v < kVectors; ++v) sums[v] += w * Load(x[v * inputs + k]);
   }
 }
 #endif
 
-// Outputs [first, first + kRows) of kVectors vectors.
-template <int kRows, int kVectors, typename X, typename T, typename Y>
-[[gnu::always_inline]] inline void Tile(int64_t outputs, int64_t inputs, int64_t first, const X* x,
+// Output `row` of kVectors vectors.
+template <int kVectors, typename X, typename T, typename Y>
+[[gnu::always_inline]] inline void Tile(int64_t outputs, int64_t inputs, int64_t row, const X* x,
                                         const T* weight, const T* bias, Y* y) {
-  float sums[kRows][kVectors];
-  Products<kRows, kVectors>(inputs, x, weight + first * inputs, sums);
-  for (int r = 0; r < kRows; ++r) {
-    const float base = bias == nullptr ? 0.0F : Load(bias[first + r]);
-    for (int v = 0; v < kVectors; ++v) Store(sums[r][v] + base, y[v * outputs + first + r]);
-  }
+  float sums[kVectors];
+  Products<kVectors>(inputs, x, weight + row * inputs, sums);
+  const float base = bias == nullptr ? 0.0F : Load(bias[row]);
+  for (int v = 0; v < kVectors; ++v) Store(sums[v] + base, y[v * outputs + row]);
 }
 
-template <int kRows, typename X, typename T, typename Y>
-[[gnu::always_inline]] inline void Rows(int64_t vectors, int64_t outputs, int64_t inputs,
-                                        int64_t first, const X* x, const T* weight, const T* bias,
-                                        Y* y) {
+template <typename X, typename T, typename Y>
+[[gnu::always_inline]] inline void Row(int64_t vectors, int64_t outputs, int64_t inputs,
+                                       int64_t row, const X* x, const T* weight, const T* bias,
+                                       Y* y) {
   int64_t v = 0;
   for (; v + kTile <= vectors; v += kTile) {
-    Tile<kRows, kTile>(outputs, inputs, first, x + v * inputs, weight, bias, y + v * outputs);
+    Tile<kTile>(outputs, inputs, row, x + v * inputs, weight, bias, y + v * outputs);
   }
   if (v + kTile / 2 <= vectors) {
-    Tile<kRows, kTile / 2>(outputs, inputs, first, x + v * inputs, weight, bias, y + v * outputs);
+    Tile<kTile / 2>(outputs, inputs, row, x + v * inputs, weight, bias, y + v * outputs);
     v += kTile / 2;
   }
   for (; v < vectors; ++v) {
-    Tile<kRows, 1>(outputs, inputs, first, x + v * inputs, weight, bias, y + v * outputs);
+    Tile<1>(outputs, inputs, row, x + v * inputs, weight, bias, y + v * outputs);
   }
 }
 
@@ -234,20 +226,17 @@ const typename Input<T>::Type* AsInput(int64_t count, const T* x, std::unique_pt
 template <typename T, typename Y>
 void MultiplyInto(int64_t vectors, int64_t outputs, int64_t inputs, const T* x, const T* weight,
                   const T* bias, Y* y) {
-  constexpr int64_t kRows = 2;
   std::unique_ptr<float[]> owner;
   const typename Input<T>::Type* in = AsInput(vectors * inputs, x, owner);
   const int64_t row_bytes = std::max<int64_t>(1, inputs * static_cast<int64_t>(sizeof(T)));
-  const int64_t block = std::max<int64_t>(1, kBlockBytes / row_bytes / kRows) * kRows;
+  const int64_t block = std::max<int64_t>(1, kBlockBytes / row_bytes);
   const int64_t blocks = (outputs + block - 1) / block;
 #pragma omp parallel for schedule(dynamic) if (outputs * inputs > kGrain)
   for (int64_t b = 0; b < blocks; ++b) {
     const int64_t end = std::min(outputs, (b + 1) * block);
-    int64_t row = b * block;
-    for (; row + kRows <= end; row += kRows) {
-      Rows<kRows>(vectors, outputs, inputs, row, in, weight, bias, y);
+    for (int64_t row = b * block; row < end; ++row) {
+      Row(vectors, outputs, inputs, row, in, weight, bias, y);
     }
-    for (; row < end; ++row) Rows<1>(vectors, outputs, inputs, row, in, weight, bias, y);
   }
 }
 
@@ -267,9 +256,9 @@ template <typename T>
 void Weigh(int64_t count, int64_t width, const float* query, const T* keys, float* scores) {
   float largest = -INFINITY;
   for (int64_t i = 0; i < count; ++i) {
-    float score[1][1];
-    Products<1, 1>(width, query, keys + i * width, score);
-    scores[i] = score[0][0];
+    float score[1];
+    Products<1>(width, query, keys + i * width, score);
+    scores[i] = score[0];
     largest = std::max(largest, scores[i]);
   }
   float sum = 0;
