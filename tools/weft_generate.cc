@@ -22,6 +22,7 @@
 #include "trainer/loop/generate.h"
 #include "trainer/loop/read_bandwidth.h"
 #include "trainer/loop/trained_model.h"
+#include "trainer/memory/memory.h"
 
 namespace weft::train {
 namespace {
@@ -49,6 +50,7 @@ struct Command {
                                              : Precision::kFp16;
     }
     load.threads = threads;
+    CountTensorMemory();  // on huge pages, which are read faster
     WEFT_ASSIGN_OR_RETURN(const TrainedModel trained, LoadTrainedModel(path, load));
     for (const std::string& reason : trained.passed_over) {
       absl::FPrintF(stderr, "weft-generate: passed over %s\n", reason);

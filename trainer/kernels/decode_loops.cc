@@ -34,7 +34,7 @@ constexpr int kTile = 4;
 constexpr int64_t kGrain = 1 << 14;
 // Bytes that a thread takes at once, where it is free to: few enough that none waits long for the
 // last, as many as keep taking them cheap and the hardware's prefetching going.
-constexpr int64_t kBlockBytes = 32 << 10;
+constexpr int64_t kBlockBytes = 128 << 10;
 // Bytes ahead of the read that are asked for: past the page's end, where the hardware stops.
 constexpr int64_t kAheadBytes = 2048;
 constexpr size_t kCacheLine = 64;
