@@ -93,6 +93,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"collective.costs", kText, "", "", "File with the costs that algorithms are chosen by, of rank 0 for all; empty: what weft-bw --calibrate wrote on its machine, else defaults."},
     {"collective.fabric", kText, "", "", "The fabric that the job runs on, a fabric file or a generator: collectives are then planned by its switches, NICs and their rates."},
     {"collective.fabric_host", kText, "", "", "What this host is called in collective.fabric; empty: its name."},
+    {"collective.axes_at_once", kText, "none", "", "Axes of the job's mesh whose groups run collectives at the same time as those along the others, as all, or tp,dp: each group is then planned with its share of its host's NICs; none: only groups along the same axes share them. All ranks need the same."},
     {"collective.deterministic", kBool, "false", "", "Algorithms are chosen by kind, size and group alone: by the costs that Weft comes with, and never by what was measured on a machine or by its cores; so the order of a reduction, and its bits, are the same in every run of the same layout. Rank 0's counts for all."},
     {"collective.chunk_bytes", kBytes, "256KiB", "4KiB..64MiB", "Largest pieces in which an algorithm pipelines a large buffer; rank 0's counts for all."},
 

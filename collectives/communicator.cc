@@ -76,8 +76,13 @@ class CommunicatorImpl final : public Communicator {
     auto place = std::make_shared<const GroupPlace>(
         places, endpoint_->planned().Within(group_->ranks, places));
     if (place->hosts.size() > 1) place_ = std::move(place);
-    groups_at_once_ = planner::GroupsAtOnce(endpoint_->mesh(), group_->ranks,
-                                            [this](Rank rank) { return endpoint_->host(rank); });
+    const auto host = [this](Rank rank) { return endpoint_->host(rank); };
+    groups_at_once_ = planner::GroupsAtOnce(endpoint_->mesh(), group_->ranks, host);
+    // The endpoint has checked it.
+    const auto axes =
+        planner::ParseAxesAtOnce(endpoint_->settings().Text("collective.axes_at_once"));
+    others_at_once_ = planner::OthersAtOnce(endpoint_->mesh(), group_->ranks,
+                                            axes.value_or(topology::AxisSet()), host);
   }
   ~CommunicatorImpl() override { endpoint_->Leave(group_); }
 
@@ -165,6 +170,7 @@ class CommunicatorImpl final : public Communicator {
     spec.count = count;
     spec.place = place_;
     spec.groups_at_once = groups_at_once_;
+    spec.others_at_once = others_at_once_;
     return spec;
   }
   WorkPtr Run(CollectiveSpec spec, const void* input, void* output, DataType type,
@@ -184,7 +190,7 @@ class CommunicatorImpl final : public Communicator {
   const GroupSettings settings_;
   const uint64_t chunk_bytes_;
   std::shared_ptr<const GroupPlace> place_;  // null: one host
-  int groups_at_once_ = 1;
+  int groups_at_once_ = 1, others_at_once_ = 0;
   std::mutex mutex_;  // orders calls; before group_->mutex
   std::atomic<Priority> priority_{Priority::kNormal};
   std::list<std::pair<size_t, std::shared_ptr<PlanEntry>>> plans_;  // by size of an element
@@ -427,6 +433,7 @@ absl::StatusOr<GroupSettings> GroupSettings::From(const Settings& settings) {
   GroupSettings own;
   own.timeout = settings.Duration("collective.timeout");
   WEFT_ASSIGN_OR_RETURN(own.forced, planner::Forced::Create(settings));
+  WEFT_RETURN_IF_ERROR(planner::ParseAxesAtOnce(settings.Text("collective.axes_at_once")).status());
   own.verify_schedules = settings.Bool("verify.schedules");
   own.verify_buffers = settings.Bool("verify.buffers");
   return own;

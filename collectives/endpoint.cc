@@ -113,9 +113,9 @@ absl::Status EndpointImpl::Open() {
   const auto ranks_here = std::count_if(peers_.begin(), peers_.end(), [this](const Peer& peer) {
     return host(peer.rank) == host(rank());
   });
-  // Whoever spins while ranks outnumber cores keeps the one that it waits for from running.
-  const bool may_spin = ranks_here <= JobCores();
   if (options_.world_size > 1) {
+    // Whoever spins while ranks outnumber cores keeps the one that it waits for from running.
+    const bool may_spin = ranks_here <= JobCores();
     WEFT_ASSIGN_OR_RETURN(CpuSet cpus, CpusOfProgress(static_cast<int>(ranks_here)));
     driver_.Begin(may_spin ? options_.settings.Duration("wait.spin") : absl::ZeroDuration(),
                   options_.settings.Duration("wait.yield"), std::move(cpus));
@@ -126,12 +126,12 @@ absl::Status EndpointImpl::Open() {
 // Empty: all of the process's. Where ranks fill the cores of a host, each of them has few, and its
 // threads compute on all of these: the progress thread then runs wherever one is idle.
 absl::StatusOr<CpuSet> EndpointImpl::CpusOfProgress(int ranks_here) const {
+  const bool is_asked_for = options_.settings.Text("progress.cpus") != "near";
+  if (!is_asked_for && ranks_here >= JobCores()) return CpuSet();
   const absl::StatusOr<CpuSet> process = ProcessCpus();
   if (!process.ok()) return CpuSet();
   WEFT_ASSIGN_OR_RETURN(CpuSet cpus, ProgressCpus(options_.settings, *process));
-  const bool is_asked_for = options_.settings.Text("progress.cpus") != "near";
-  if (cpus == *process || (!is_asked_for && ranks_here >= JobCores())) return CpuSet();
-  return cpus;
+  return cpus == *process ? CpuSet() : cpus;
 }
 
 absl::Status EndpointImpl::AgreeOnSecret() {

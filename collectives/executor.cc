@@ -215,7 +215,8 @@ void Execution::RunLocal(uint32_t id) {
     case StepKind::kReduceAll: {
       operands_.assign(1, At(step.left));
       for (Place place : plan_->schedule.More(step)) operands_.push_back(At(place));
-      ReduceAll(call_.reduce, call_.reduce_all, At(step.out), operands_, bytes);
+      ReduceAll(call_.reduce, call_.reduce_all, At(step.out), operands_, bytes,
+                step.averages ? call_.divisor : 1);
       break;
     }
     case StepKind::kScale:

@@ -47,7 +47,7 @@ struct Invocation {
   void* output = nullptr;
   uint64_t input_length = 0, output_length = 0;  // elements
   size_t element = 1;                            // bytes
-  int divisor = 1;                               // of kScale
+  int divisor = 1;                               // of averages
   net::ReduceFn reduce = nullptr;
   net::ReduceFn stream = nullptr;    // for what ends in a large output; null: `reduce`
   ReduceAllFn reduce_all = nullptr;  // null: pairs, by `reduce`

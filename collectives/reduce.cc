@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/status.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -94,8 +96,9 @@ ReduceAllFn ReduceAllFor(DataType type, ReduceOp op) {
 }
 
 void ReduceAll(net::ReduceFn pair, ReduceAllFn all, std::byte* out,
-               absl::Span<const std::byte* const> operands, size_t bytes) {
-  if (all != nullptr) return all(out, operands.data(), operands.size(), bytes);
+               absl::Span<const std::byte* const> operands, size_t bytes, int divisor) {
+  if (all != nullptr) return all(out, operands.data(), operands.size(), bytes, divisor);
+  WEFT_CHECK(divisor == 1, "pairs of numbers divided by " << divisor);
   constexpr size_t kStretch = 4096;  // bytes; whole elements of all types
   alignas(64) std::byte sums[kStretch];
   for (size_t done = 0; done < bytes; done += kStretch) {

@@ -15,14 +15,15 @@
 
 namespace weft::collectives {
 
-// data[i] = data[i] / divisor: what follows the sum for kAverage. Integers truncate; 16-bit floats
-// divide in float32.
+// data[i] = data[i] / divisor: what follows the sum for kAverage, but for 16-bit floats, whose sums
+// are divided before they are rounded (ReduceAllFn). Integers truncate; 16-bit floats divide in
+// float32.
 using ScaleFn = void (*)(std::byte* data, size_t bytes, int divisor);
 
-// out[i] = operands[0][i] op operands[1][i] op ..., in this order, of `count` >= 2 operands. None
-// overlaps `out` but one that is the same memory.
+// out[i] = (operands[0][i] op operands[1][i] op ...) / divisor, in this order, of `count` >= 2
+// operands. None overlaps `out` but one that is the same memory.
 using ReduceAllFn = void (*)(std::byte* out, const std::byte* const* operands, size_t count,
-                             size_t bytes);
+                             size_t bytes, int divisor);
 
 enum class KernelSet {
   kReference,  // naive, for tests
@@ -48,9 +49,10 @@ net::ReduceFn StreamingReduceFor(DataType type, ReduceOp op, KernelSet set);
 // reductions by pairs round each time. Null for all others: pairs give the same bits.
 ReduceAllFn ReduceAllFor(DataType type, ReduceOp op);
 ReduceAllFn ReduceAllFor(DataType type, ReduceOp op, KernelSet set);
-// By `all`, or where that is null by pairs, in stretches that stay in the first-level cache.
+// By `all`, or where that is null by pairs, in stretches that stay in the first-level cache; the
+// divisor is then 1.
 void ReduceAll(net::ReduceFn pair, ReduceAllFn all, std::byte* out,
-               absl::Span<const std::byte* const> operands, size_t bytes);
+               absl::Span<const std::byte* const> operands, size_t bytes, int divisor = 1);
 ScaleFn ScaleFor(DataType type);  // null for kBool
 ScaleFn ScaleFor(DataType type, KernelSet set);
 

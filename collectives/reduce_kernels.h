@@ -257,7 +257,7 @@ void ReduceHalf(std::byte* out, const std::byte* local, const std::byte* incomin
 
 template <typename Half, typename Op>
 void ReduceAllHalves(std::byte* out, const std::byte* const* operands, size_t operand_count,
-                     size_t bytes) {
+                     size_t bytes, int divisor) {
   size_t count = bytes / 2;
   uint16_t narrow[kBlock];
   float sums[kBlock], next[kBlock];
@@ -270,6 +270,9 @@ void ReduceAllHalves(std::byte* out, const std::byte* const* operands, size_t op
       __builtin_memcpy(narrow, operands[o] + done * 2, now * 2);
       Half::WidenBlock(narrow, next, kBlock);
       for (size_t i = 0; i < kBlock; ++i) sums[i] = Op::Of(sums[i], next[i]);
+    }
+    if (divisor != 1) {
+      for (size_t i = 0; i < kBlock; ++i) sums[i] = sums[i] / static_cast<float>(divisor);
     }
     Half::NarrowBlock(sums, narrow, kBlock);
     __builtin_memcpy(out + done * 2, narrow, now * 2);

@@ -112,7 +112,8 @@ void Reduce(std::byte* out, const std::byte* local, const std::byte* incoming, s
 
 // In float32, rounded once.
 template <typename T, ReduceOp kOp>
-void ReduceAll(std::byte* out, const std::byte* const* operands, size_t count, size_t bytes) {
+void ReduceAll(std::byte* out, const std::byte* const* operands, size_t count, size_t bytes,
+               int divisor) {
   for (size_t at = 0; at < bytes; at += sizeof(T)) {
     float sum = 0;
     for (size_t o = 0; o < count; ++o) {
@@ -120,7 +121,7 @@ void ReduceAll(std::byte* out, const std::byte* const* operands, size_t count, s
       std::memcpy(&next, operands[o] + at, sizeof(T));
       sum = o == 0 ? next.Value() : Apply<kOp>(sum, next.Value());
     }
-    const T result = T::Of(sum);
+    const T result = T::Of(sum / static_cast<float>(divisor));
     std::memcpy(out + at, &result, sizeof(T));
   }
 }

@@ -147,6 +147,7 @@ std::string ToText(const RankSchedule& schedule) {
         for (Place place : schedule.More(step)) {
           absl::StrAppend(&text, " + ", RangeText(place, step.length));
         }
+        if (step.averages) absl::StrAppend(&text, ", averaged");
         break;
     }
     if (step.after_count > 0) absl::StrAppend(&text, "  after");
@@ -271,6 +272,50 @@ uint32_t ScheduleBuilder::ReduceAll(Place out, absl::Span<const Place> operands,
 
 uint32_t ScheduleBuilder::Scale(Place out, uint64_t length, AfterList after) {
   return Append({.kind = StepKind::kScale, .length = length, .out = out}, after);
+}
+
+uint32_t ScheduleBuilder::Average(const CollectiveSpec& spec, uint32_t reduced) {
+  if (!spec.average || reduced == kNone) return reduced;
+  const Step made = schedule_.steps[reduced];
+  const bool reduces = made.kind == StepKind::kReceiveReduce || made.kind == StepKind::kReduce ||
+                       made.kind == StepKind::kReduceAll;
+  if (!spec.rounds_once || !reduces) return Scale(made.out, made.length, {reduced});
+  if (made.kind != StepKind::kReceiveReduce) {
+    Step& step = schedule_.steps[reduced];
+    step.averages = true;
+    if (made.kind == StepKind::kReduceAll) return reduced;
+    step.kind = StepKind::kReduceAll;
+    step.more_begin = static_cast<uint32_t>(schedule_.more.size()), step.more_count = 1;
+    schedule_.more.push_back(made.right);
+    step.right = {};
+    return reduced;
+  }
+  AverageSlot& slot = SlotFor(reduced);
+  Step& receive = schedule_.steps[reduced];
+  receive.kind = StepKind::kReceive;
+  receive.out = slot.at, receive.left = {};
+  slot.read = ReduceAll(made.out, {made.left, slot.at}, made.length);
+  schedule_.steps.back().averages = true;
+  AlsoAfter(reduced);
+  return slot.read;
+}
+
+ScheduleBuilder::AverageSlot& ScheduleBuilder::SlotFor(uint32_t receive) {
+  const uint64_t length = schedule_.steps[receive].length;
+  // A dependency can be added to the latest step alone.
+  const bool latest = receive + 1 == schedule_.steps.size();
+  if (average_slots_.size() >= kAverageSlots && latest) {
+    AverageSlot& slot = average_slots_[next_average_slot_++ % kAverageSlots];
+    if (slot.length >= length) {
+      appended_ = true;
+      AlsoAfter(slot.read);
+      return slot;
+    }
+    slot = {Scratch(length), length, kNone};
+    return slot;
+  }
+  average_slots_.push_back({Scratch(length), length, kNone});
+  return average_slots_.back();
 }
 
 Place ScheduleBuilder::Scratch(uint64_t length) {

@@ -49,9 +49,12 @@ struct CollectiveSpec {
   // Groups like this one that run the like at the same time, with this one, on its busiest host;
   // of no matter to the schedule.
   int groups_at_once = 1;
+  // Groups along other axes of the job's mesh that share the NICs of its busiest host then.
+  int others_at_once = 0;
   bool average = false;  // divide the reduction by `size`
   // The elements are floats of 16 bits. A rank that reduces what several others send takes all of
   // it before it adds it up, in float32, and rounds once; where that costs a copy (direct, flat).
+  // An average is divided in float32 too, by the step that makes the last addition.
   bool rounds_once = false;
   // Input and output share memory: see InputShift. May differ between the ranks of one collective;
   // what travels must not depend on it.
@@ -94,6 +97,7 @@ struct Step {
   uint64_t length = 0;
   Place out, left, right;
   uint32_t more_begin = 0, more_count = 0;  // in RankSchedule::more
+  bool averages = false;                    // kReduceAll: divides by `size` before it rounds
 };
 
 struct RankSchedule {
@@ -134,6 +138,10 @@ class ScheduleBuilder {
   // Reduces two operands or more. An operand may lie at `out` itself; no other overlaps `out`.
   uint32_t ReduceAll(Place out, absl::Span<const Place> operands, uint64_t length);
   uint32_t Scale(Place out, uint64_t length, AfterList after = {});
+  // Where the spec averages: divides what step `reduced` has written, which no later step has used
+  // so far. With `rounds_once` that step divides itself; what it receives is stored first, in one
+  // of kAverageSlots stretches of scratch. Returns the step that the average is after.
+  uint32_t Average(const CollectiveSpec& spec, uint32_t reduced);
   // One more dependency of what the latest call appended, if it appended a step.
   void AlsoAfter(uint32_t step);
   void AlsoAfter(absl::Span<const uint32_t> steps);
@@ -152,9 +160,22 @@ class ScheduleBuilder {
   RankSchedule Finish() && { return std::move(schedule_); }
 
  private:
+  static constexpr size_t kAverageSlots = 8;
+  // Scratch for the last operand of an average, and the step that has read it.
+  struct AverageSlot {
+    Place at;
+    uint64_t length = 0;
+    uint32_t read = kNone;
+  };
+
   uint32_t Append(Step step, AfterList after);
+  // A slot for what step `receive` receives, which then comes after the slot's last reader.
+  AverageSlot& SlotFor(uint32_t receive);
+
   bool empty_messages_;
   bool appended_ = false;  // by the latest call
+  std::vector<AverageSlot> average_slots_;
+  size_t next_average_slot_ = 0;
   RankSchedule schedule_;
 };
 

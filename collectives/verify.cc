@@ -85,7 +85,7 @@ class RankState {
       Stretches value = ReadPlace(step.kind == StepKind::kScale ? step.out : step.left, step);
       if (step.kind == StepKind::kReduce) value = Reduce(value, ReadPlace(step.right, step));
       for (Place place : schedule_.More(step)) value = Reduce(value, ReadPlace(place, step));
-      if (step.kind == StepKind::kScale) {
+      if (step.kind == StepKind::kScale || step.averages) {
         for (Stretch& part : value) {
           part.known = part.known && !part.contents.averaged;
           part.contents.averaged = true;

@@ -224,6 +224,9 @@ absl::StatusOr<int> RunRank(const Options& options) {
   if (options.calibrate) return RunCalibration(options);
   Settings settings = options.settings;
   if (options.compare) WEFT_RETURN_IF_ERROR(Comparison::AddRules(settings));
+  if (options.groups.has_value() && settings.IsDefault("collective.axes_at_once")) {
+    WEFT_RETURN_IF_ERROR(settings.Set("collective.axes_at_once", "all", "--groups"));
+  }
   WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(settings, "weft-bw", options.groups));
   const int rank = job.environment.rank.value(), ranks = job.environment.world_size;
   if (options.root >= ranks) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "collectives/algorithms/unplanned.h"
 #include "collectives/planner/group_place.h"
 
 namespace weft::collectives {
@@ -50,8 +51,8 @@ void BetweenSwitches::Add(int from, int to, double elements) {
 }
 
 double BetweenSwitches::Most() const {
-  return std::max(*std::max_element(out_.begin(), out_.end()),
-                  *std::max_element(in_.begin(), in_.end()));
+  return UnplannedLoad(place_.get()) * std::max(*std::max_element(out_.begin(), out_.end()),
+                                                *std::max_element(in_.begin(), in_.end()));
 }
 
 void BetweenSwitches::EndExchange(double elements, Cost& cost) {

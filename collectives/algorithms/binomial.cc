@@ -53,7 +53,7 @@ RankSchedule Reduce(const CollectiveSpec& spec) {
     sum = out;
   }
   if (!tree.is_root()) builder.Send(tree.parent(), sum, spec.count, {last});
-  if (tree.is_root() && spec.average) builder.Scale(out, spec.count, {last});
+  if (tree.is_root()) builder.Average(spec, last);
   return std::move(builder).Finish();
 }
 

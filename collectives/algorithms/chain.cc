@@ -64,8 +64,8 @@ RankSchedule Reduce(const CollectiveSpec& spec) {
       const uint32_t send =
           builder.Send(links.to_root, between ? out : Input(chunk.offset), chunk.length, {here});
       if (between) sent[index % kSlots] = send;
-    } else if (spec.average) {
-      builder.Scale(out, chunk.length, {here});
+    } else {
+      builder.Average(spec, here);
     }
   }
   return std::move(builder).Finish();

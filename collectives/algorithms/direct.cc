@@ -37,9 +37,8 @@ class ChunkReducer {
   }
 
   uint32_t Reduce(Place out, Place own, uint64_t length) {
-    uint32_t last = HoldsContributions(spec_) ? AtOnce(out, own, length) : InTurn(out, own, length);
-    if (spec_.average) last = builder_.Scale(out, length, {last});
-    return last;
+    return builder_.Average(
+        spec_, HoldsContributions(spec_) ? AtOnce(out, own, length) : InTurn(out, own, length));
   }
 
  private:

@@ -34,7 +34,7 @@ RankSchedule AllReduce(const CollectiveSpec& spec) {
     last = builder.ReceiveReduce(peer, Output(0), peer == 1 ? Input(0) : Output(0), spec.count,
                                  {last});
   }
-  if (spec.average) last = builder.Scale(Output(0), spec.count, {last});
+  last = builder.Average(spec, last);
   for (int peer = 1; peer < spec.size; ++peer) {
     builder.Send(peer, Output(0), spec.count, {last});
   }

@@ -58,10 +58,7 @@ RankSchedule AllReduce(const CollectiveSpec& spec) {
     range = range.Half(upper);
     from_input = false;
   }
-  if (spec.average) {
-    const Stretch own = stretch(range);
-    last = builder.Scale(Output(own.offset), own.length, {last});
-  }
+  last = builder.Average(spec, last);
   std::vector<uint32_t> whole{last};  // the steps that wrote what is whole
   for (int k = log - 1; k >= 0; --k) {
     const int peer = folding.RankOf(node ^ (1 << k));
@@ -121,11 +118,11 @@ RankSchedule ReduceScatter(const CollectiveSpec& spec) {
     range = range.Half(upper);
   }
   if (!folding.IsPair(node)) {
-    if (spec.average) builder.Scale(Output(0), count, {last});
+    builder.Average(spec, last);
     return std::move(builder).Finish();
   }
   const Place own = sums + (stretch(range).offset - sums_begin);
-  if (spec.average) last = builder.Scale(own, 2 * count, {last});
+  last = builder.Average(spec, last);
   builder.Copy(Output(0), own, count, {last});
   builder.Send(spec.rank + 1, own + count, count, {last});
   return std::move(builder).Finish();

@@ -35,13 +35,15 @@ std::vector<int> Levels::Rail(int rail) const {
 }
 
 Steps Levels::Part(const Algorithm& algorithm, CollectiveKind kind, const std::vector<int>& ranks,
-                   int root, uint64_t count, bool in_place, Place input, Place output,
-                   std::shared_ptr<const GroupPlace> place_of_part, const Steps& after) {
+                   int root, uint64_t count, bool averages, bool in_place, Place input,
+                   Place output, std::shared_ptr<const GroupPlace> place_of_part,
+                   const Steps& after) {
   CollectiveSpec part{.kind = kind,
                       .size = static_cast<int>(ranks.size()),
                       .count = count,
                       .chunk = spec.chunk,
                       .place = std::move(place_of_part),
+                      .average = averages,
                       .rounds_once = spec.rounds_once,
                       .in_place = in_place};
   for (int i = 0; i < part.size; ++i) {
@@ -98,21 +100,21 @@ RankSchedule Levels::Finish() && {
 
 Steps Levels::Inside(CollectiveKind kind, const std::vector<int>& ranks, int root, uint64_t count,
                      bool in_place, Place input, Place output, const Steps& after) {
-  return Part(kDirect, kind, ranks, root, count, in_place, input, output, nullptr, after);
+  return Part(kDirect, kind, ranks, root, count, /*averages=*/false, in_place, input, output,
+              nullptr, after);
 }
 
 Steps Levels::Across(const Algorithm& algorithm, CollectiveKind kind, const std::vector<int>& rail,
                      int root, uint64_t count, bool in_place, Place input, Place output,
                      const Steps& after) {
-  return Part(switches_ == nullptr ? algorithm : kHierarchical, kind, rail, root, count, in_place,
-              input, output, switches_, after);
-}
-
-void Levels::Scale(Place out, uint64_t length, Steps& after) {
-  if (!spec.average) return;
-  const uint32_t step = builder.Scale(out, length);
-  builder.AlsoAfter(after);
-  if (step != kNone) after = {step};
+  const bool averages = spec.average && Reduces(kind);
+  Steps ends = Part(switches_ == nullptr ? algorithm : kHierarchical, kind, rail, root, count,
+                    averages, in_place, input, output, switches_, after);
+  if (!averages || rail.size() > 1) return ends;
+  // One host: its own reduction was the last one.
+  const uint32_t scaled = builder.Scale(output, count);
+  builder.AlsoAfter(ends);
+  return scaled == kNone ? ends : Steps{scaled};
 }
 
 Stretch Levels::RailPart(uint64_t round, int rail) const {

@@ -35,11 +35,11 @@ class Levels {
   // A collective of some ranks of this host, this one among them, as a part of the whole.
   Steps Inside(CollectiveKind kind, const std::vector<int>& ranks, int root, uint64_t count,
                bool in_place, Place input, Place output, const Steps& after = {});
-  // Likewise of a rail: by the algorithm, or switch by switch.
+  // Likewise of a rail: by the algorithm, or switch by switch. A reduction along a rail is the last
+  // one, which averages where the whole does.
   Steps Across(const Algorithm& algorithm, CollectiveKind kind, const std::vector<int>& rail,
                int root, uint64_t count, bool in_place, Place input, Place output,
                const Steps& after = {});
-  void Scale(Place out, uint64_t length, Steps& after);
   // Steps from here on are of a stage, 0 to 2.
   void Begin(uint64_t stage);
   // The steps stage by stage, and turn by turn in a stage: sends to one rank leave in that order,
@@ -62,7 +62,7 @@ class Levels {
   // Gives the steps that lack a turn that of `part`'s steps in this stage.
   void SetTurns(const RankSchedule& part);
   Steps Part(const Algorithm& algorithm, CollectiveKind kind, const std::vector<int>& ranks,
-             int root, uint64_t count, bool in_place, Place input, Place output,
+             int root, uint64_t count, bool averages, bool in_place, Place input, Place output,
              std::shared_ptr<const GroupPlace> place_of_part, const Steps& after);
 
   std::shared_ptr<const GroupPlace> switches_;  // of a rail; null: by the algorithms of one level

@@ -23,7 +23,6 @@ RankSchedule LevelsAllReduce(const CollectiveSpec& spec, bool by_switch) {
           levels.Across(outside, CollectiveKind::kAllReduce, levels.Rail(levels.local), -1,
                         part.length, !alone || spec.in_place, alone ? Input(part.offset) : at, at,
                         given[round][static_cast<size_t>(levels.local)]);
-      levels.Scale(at, part.length, whole[round]);
       return;
     }
     for (int rail = 0; rail < levels.rails; ++rail) {
@@ -102,9 +101,8 @@ RankSchedule LevelsReduceScatter(const CollectiveSpec& spec, bool by_switch) {
                              spec.in_place, in, sum);
       } else if (stage == 1 && stand_in == spec.rank) {
         const Place out = owner == spec.rank ? Output(piece.offset) : sum;
-        Steps ends = levels.Across(kDirect, CollectiveKind::kReduce, rail, owner, piece.length,
-                                   spec.in_place || sum == out, sum, out, here);
-        if (owner == spec.rank) levels.Scale(out, piece.length, ends);
+        levels.Across(kDirect, CollectiveKind::kReduce, rail, owner, piece.length,
+                      spec.in_place || sum == out, sum, out, here);
       }
     }
   });

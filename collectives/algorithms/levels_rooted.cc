@@ -65,15 +65,13 @@ RankSchedule LevelsReduce(const CollectiveSpec& spec, bool by_switch) {
         reduced[round] = levels.Across(kChain, CollectiveKind::kReduce, ranks, last, part.length,
                                        !from_input || spec.in_place, from_input ? in : sum, sum,
                                        given[round][static_cast<size_t>(rail)]);
-        if (last == spec.root && is_root) levels.Scale(out, part.length, reduced[round]);
       } else if (stage == 2 && last != spec.root && owner == last) {
         if (owner == spec.rank) {
           levels.builder.Send(spec.root, sum, part.length);
           levels.builder.AlsoAfter(reduced[round]);
         } else if (is_root) {
-          Steps here{levels.builder.Receive(last, out, part.length)};
+          levels.builder.Receive(last, out, part.length);
           if (spec.in_place) levels.builder.AlsoAfter(given[round][static_cast<size_t>(rail)]);
-          levels.Scale(out, part.length, here);
         }
       }
     }

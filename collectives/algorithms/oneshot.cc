@@ -27,7 +27,7 @@ void GatherAndReduce(ScheduleBuilder& builder, const CollectiveSpec& spec, Place
   const uint32_t last = builder.ReduceAll(Output(0), from, length);
   builder.AlsoAfter(arrival);
   if (spec.in_place) builder.AlsoAfter(sends);
-  if (spec.average) builder.Scale(Output(0), length, {last});
+  builder.Average(spec, last);
 }
 
 RankSchedule AllReduce(const CollectiveSpec& spec) {

@@ -138,7 +138,7 @@ RankSchedule ReduceScatter(const CollectiveSpec& spec) {
       }
     }
   }
-  if (spec.average) builder.Scale(Output(0), count, {held[rank].since});
+  builder.Average(spec, held[rank].since);
   return std::move(builder).Finish();
 }
 

@@ -41,7 +41,7 @@ RankSchedule AllReduce(const CollectiveSpec& spec) {
     }
     sum = next;
   }
-  if (spec.average) last = builder.Scale(Output(0), count, {last});
+  last = builder.Average(spec, last);
   if (folding.IsPair(node)) builder.Send(spec.rank + 1, Output(0), count, {last});
   return std::move(builder).Finish();
 }

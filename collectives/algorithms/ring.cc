@@ -84,9 +84,7 @@ RankSchedule AllReduce(const CollectiveSpec& spec) {
     if (turn < n - 1) {
       written[in] = builder.ReceiveReduce(ring.Before(1), Output(coming.offset),
                                           Input(coming.offset), coming.length);
-      if (spec.average && turn == n - 2) {
-        written[in] = builder.Scale(Output(coming.offset), coming.length, {written[in]});
-      }
+      if (turn == n - 2) written[in] = builder.Average(spec, written[in]);
     } else {
       written[in] =
           builder.Receive(ring.Before(1), Output(coming.offset), coming.length, {sent[in]});
@@ -125,7 +123,7 @@ RankSchedule ReduceScatter(const CollectiveSpec& spec) {
     const Place out = (last ? Output(0) : scratch[to]) + piece.offset;
     written[to][index] = builder.ReceiveReduce(ring.Before(1), out, input(ring.Before(turn + 2)),
                                                piece.length, {last ? kNone : sent[to][index]});
-    if (last && spec.average) builder.Scale(out, piece.length, {written[to][index]});
+    if (last) builder.Average(spec, written[to][index]);
   });
   return std::move(builder).Finish();
 }

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "collectives/algorithms/levels.h"
+#include "collectives/algorithms/unplanned.h"
 
 namespace weft::collectives {
 namespace {
@@ -68,7 +69,7 @@ Cost CostOfRounds(const CollectiveSpec& spec, const GroupPlace& place) {
   cost.elements = pieces * rail.elements;
   cost.reduced = pieces * rail.reduced;
   cost.elements_across = rails * pieces * rail.elements;
-  cost.elements_beyond = rails * pieces * rail.elements_across;
+  cost.elements_beyond = rails * pieces * rail.elements_across * UnplannedLoad(&place);
   if (spec.kind == CollectiveKind::kBroadcast) {
     cost.turns = 2 * inside + rail.turns;
     cost.messages += (m - 1) * std::ceil(count / static_cast<double>(spec.chunk));
@@ -118,7 +119,7 @@ Cost CostOfParts(const CollectiveSpec& spec, const GroupPlace& place) {
   cost.elements = across + stood_for * (m - 1) * length;
   (reduces ? cost.reduced : cost.copied) = reduces ? cost.elements : length;
   cost.elements_across = rails * across;
-  cost.elements_beyond = n * length * (switches - 1) / switches;
+  cost.elements_beyond = n * length * (switches - 1) / switches * UnplannedLoad(&place);
   cost.fill = rail.fill + (m > 1 ? std::min(static_cast<double>(spec.chunk), length) : 0);
   if (reduces) cost.in_order = InOrder(rail, place);
   return cost;

@@ -66,7 +66,7 @@ RankSchedule AllReduce(const CollectiveSpec& spec) {
         const uint32_t send = builder.Send(node.parent, sum, chunk.length, {last});
         up[round] = sum.buffer == Buffer::kOutput || spec.in_place ? send : kNone;
       } else {
-        up[round] = spec.average ? builder.Scale(sum, chunk.length, {last}) : last;
+        up[round] = builder.Average(spec, last);
       }
     }
     if (round < lag) continue;
@@ -122,7 +122,7 @@ RankSchedule Reduce(const CollectiveSpec& spec) {
       sum = out;
     }
     if (is_root) {
-      if (spec.average) builder.Scale(out, chunk.length, {last});
+      builder.Average(spec, last);
     } else {
       const bool leaf = node.children.empty();
       const uint32_t send = builder.Send(node.parent, sum, chunk.length, {leaf ? kNone : last});

@@ -1,12 +1,15 @@
 // Which groups of a job run their collectives at the same time: those along the same axes of its
-// mesh, as all ranks of a training job do the same thing at once. What one rank of a group answers
-// every other does. Pure functions.
+// mesh, as all ranks of a training job do the same thing at once; and those along other axes that
+// the setting collective.axes_at_once names. What one rank of a group answers every other does.
+// Pure functions.
 #ifndef WEFT_COLLECTIVES_PLANNER_CONCURRENT_H_
 #define WEFT_COLLECTIVES_PLANNER_CONCURRENT_H_
 
 #include <optional>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/ids.h"
 #include "topology/job/mesh.h"
@@ -25,6 +28,15 @@ std::optional<topology::Mesh> SuggestedLayout(absl::Span<const Rank> members, in
 // of a rank of the job. Takes time in the order of the job's ranks.
 int GroupsAtOnce(const topology::Mesh& mesh, absl::Span<const Rank> members,
                  absl::FunctionRef<int(Rank)> host);
+
+// The axes that collective.axes_at_once names: "none", "all", or a list as "tp,data".
+absl::StatusOr<topology::AxisSet> ParseAxesAtOnce(absl::string_view text);
+
+// How many groups along other axes than that of `members`, one axis each, share the NICs of a
+// member's host: those that have ranks on several hosts, on the member's host that has most of
+// them. 0 where `at_once` lacks an axis of the group, or the members are not all ranks of a group.
+int OthersAtOnce(const topology::Mesh& mesh, absl::Span<const Rank> members,
+                 const topology::AxisSet& at_once, absl::FunctionRef<int(Rank)> host);
 
 }  // namespace weft::collectives::planner
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "collectives/algorithms/unplanned.h"
 #include "collectives/planner/group_place.h"
 
 namespace weft::collectives::planner {
@@ -17,11 +18,15 @@ namespace {
 // What the ranks of a host move between them in caches.
 constexpr double kCacheBytes = 1 << 20;
 
-double ElementsBeyond(const Cost& cost, const GroupPlace* place) {
+double ElementsBeyond(const Cost& cost, const CollectiveSpec& spec) {
+  const GroupPlace* place = spec.place.get();
   if (place == nullptr || place->switches.size() < 2) return 0;
   if (cost.elements_beyond >= 0) return cost.elements_beyond;
   const double hosts = static_cast<double>(place->hosts.size()), near = place->hosts_max;
-  return cost.elements_across * near * (hosts - near) / (hosts - 1);
+  const bool exchanges =
+      spec.kind == CollectiveKind::kAllToAll || spec.kind == CollectiveKind::kAllToAllV;
+  return cost.elements_across * near * (hosts - near) / (hosts - 1) *
+         (exchanges ? 1 : UnplannedLoad(place));  // exchanges have plans of their own
 }
 
 // ns of the cables out of a switch, for a byte; 0: not known.
@@ -47,6 +52,7 @@ Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const
   const LinkCosts across = Across(table, spec.place.get());
   const double ranks = spec.place == nullptr ? spec.size : spec.place->ranks_max;
   const double cores = table.cores, at_once = spec.groups_at_once;
+  const double on_wire = at_once + spec.others_at_once;
   // Bytes that the busiest rank sends to other hosts.
   const double away = std::min(cost.elements_across / cost.lanes, cost.elements);
   double share = cost.turns > 0 ? cost.turns_across / cost.turns : 0;  // of messages
@@ -71,13 +77,13 @@ Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const
   const double shared = (inside_host + copied) * bytes * at_once;
   const double memory = std::max(shared - kCacheBytes, 0.0) * table.inside.host_byte;
   const double wire = std::max(cost.elements_across * across.host_byte,
-                               ElementsBeyond(cost, spec.place.get()) * SwitchByte(spec)) *
-                      bytes * at_once;
+                               ElementsBeyond(cost, spec) * SwitchByte(spec)) *
+                      bytes * on_wire;
 
   double exchanged = 0;
   for (const Cost::Exchange& one : cost.exchanges) {
     exchanged +=
-        std::max(one.elements * across.byte, one.beyond * SwitchByte(spec) * at_once) * bytes;
+        std::max(one.elements * across.byte, one.beyond * SwitchByte(spec) * on_wire) * bytes;
   }
 
   const double inside = cost.turns - cost.turns_across;

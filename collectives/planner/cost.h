@@ -8,7 +8,8 @@
 //   the wire   bytes of all ranks of a host leave by it
 //
 // and that by all groups that run at the same time on a host (CollectiveSpec::groups_at_once), each
-// of which has as much to do:
+// of which has as much to do; the wire also by groups along other axes (others_at_once), of which
+// the same is assumed:
 //
 //   time = (turns + in_order) * latency - hidden + fill * byte + the largest of
 //          work    messages * message + elements * byte + reduced * reduce + copied * copy,

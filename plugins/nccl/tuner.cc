@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -35,6 +37,24 @@ constexpr std::pair<NcclAlgorithm, size_t> kAlgorithms[] = {
     {NcclAlgorithm::kTree, 0}, {NcclAlgorithm::kRing, 1}, {NcclAlgorithm::kPat, 6}};
 constexpr NcclProtocol kProtocols[] = {NcclProtocol::kLl, NcclProtocol::kLl128,
                                        NcclProtocol::kSimple};
+
+constexpr const char* kAlgorithmNames[abi::kTunerAlgorithms] = {
+    "Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"};
+
+// An entry of a table of costs, by NCCL's numbers; below 0: none.
+struct Entry {
+  int algorithm = -1, protocol = -1;
+};
+
+// "Tree/LL128".
+std::string NameOf(Entry entry) {
+  const std::string protocol = entry.protocol < static_cast<int>(std::size(kProtocols))
+                                   ? ToString(kProtocols[entry.protocol])
+                                   : absl::StrCat("protocol ", entry.protocol);
+  return entry.algorithm < abi::kTunerAlgorithms
+             ? absl::StrCat(kAlgorithmNames[entry.algorithm], "/", protocol)
+             : absl::StrCat("algorithm ", entry.algorithm, "/", protocol);
+}
 
 std::optional<CollectiveKind> KindOf(abi::Collective collective) {
   switch (collective) {
@@ -167,25 +187,27 @@ const Tuner::Times* Tuner::TimesOf(abi::Collective collective, size_t bytes) {
   if (!kind.has_value()) return nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = known_.find({collective, bytes});
-  if (found != known_.end()) return &found->second;
+  if (found != known_.end()) return &found->second.times;
   if (known_.size() >= kKnownMax) known_.clear();
   Times times;
   for (auto& row : times) row.fill(abi::kCostIgnore);
-  std::string best;
-  float least = 0;
   for (const auto& [algorithm, a] : kAlgorithms) {
     for (size_t p = 0; p < std::size(kProtocols); ++p) {
       const auto time = times_->Predict(*kind, bytes, algorithm, kProtocols[p]);
-      if (!time.has_value()) continue;
-      times[a][p] = static_cast<float>(absl::ToDoubleMicroseconds(*time));
-      if (!best.empty() && times[a][p] >= least) continue;
-      least = times[a][p];
-      best = absl::StrCat(ToString(algorithm), "/", ToString(kProtocols[p]));
+      if (time.has_value()) times[a][p] = static_cast<float>(absl::ToDoubleMicroseconds(*time));
     }
   }
-  Log(kLogTuning, absl::StrFormat("%s of %d bytes: %s is fastest where all are available, %.1f us",
-                                  collectives::ToString(*kind), bytes, best, least));
-  return &known_.emplace(std::pair(collective, bytes), times).first->second;
+  return &known_.emplace(std::pair(collective, bytes), Answer{times}).first->second.times;
+}
+
+void Tuner::Say(abi::Collective collective, size_t bytes, absl::string_view what) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = known_.find({collective, bytes});
+    if (found == known_.end() || std::exchange(found->second.logged, true)) return;
+  }
+  Log(kLogTuning,
+      absl::StrCat(collectives::ToString(*KindOf(collective)), " of ", bytes, " bytes: ", what));
 }
 
 void Tuner::FillCosts(abi::Collective collective, size_t bytes, float* costs, int algorithms,
@@ -197,20 +219,37 @@ void Tuner::FillCosts(abi::Collective collective, size_t bytes, float* costs, in
            (*times)[static_cast<size_t>(a)][static_cast<size_t>(p)] >= 0;
   };
   auto at = [&](int a, int p) -> float& { return costs[a * protocols + p]; };
+  auto time_of = [&](Entry entry) {
+    return (*times)[static_cast<size_t>(entry.algorithm)][static_cast<size_t>(entry.protocol)];
+  };
   // NCCL's least costs with and without a model, and ours.
   float theirs = -1, others = -1, ours = -1;
+  Entry their_entry, other_entry, our_entry;
   for (int a = 0; a < algorithms; ++a) {
     for (int p = 0; p < protocols; ++p) {
       const float cost = at(a, p);
       if (cost < 0) continue;
       float& least = modelled(a, p) ? theirs : others;
-      if (least < 0 || cost < least) least = cost;
+      if (least < 0 || cost < least) {
+        least = cost;
+        (modelled(a, p) ? their_entry : other_entry) = {a, p};
+      }
       if (!modelled(a, p)) continue;
-      const float time = (*times)[static_cast<size_t>(a)][static_cast<size_t>(p)];
-      if (ours < 0 || time < ours) ours = time;
+      const float time = time_of({a, p});
+      if (ours < 0 || time < ours) ours = time, our_entry = {a, p};
     }
   }
-  if (theirs < 0 || ours <= 0 || (others >= 0 && others < theirs)) return;
+  if (theirs < 0 || ours <= 0) return;
+  if (others >= 0 && others < theirs) {
+    Say(collective, bytes,
+        absl::StrFormat("%s stays, NCCL's own choice, of which there is no model; %s would take "
+                        "%.1f us",
+                        NameOf(other_entry), NameOf(our_entry), ours));
+    return;
+  }
+  Say(collective, bytes,
+      absl::StrFormat("%s, %.1f us; NCCL alone takes %s, %.1f us", NameOf(our_entry), ours,
+                      NameOf(their_entry), time_of(their_entry)));
   for (int a = 0; a < algorithms; ++a) {
     for (int p = 0; p < protocols; ++p) {
       if (at(a, p) < 0 || !modelled(a, p)) continue;
@@ -234,6 +273,8 @@ void Tuner::Choose(abi::Collective collective, size_t bytes, int* algorithm, int
       *protocol = p;
     }
   }
+  if (least < 0) return;
+  Say(collective, bytes, absl::StrFormat("%s, %.1f us", NameOf({*algorithm, *protocol}), least));
 }
 
 }  // namespace weft::nccl

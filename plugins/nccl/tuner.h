@@ -37,7 +37,8 @@ class Tuner {
   // Fills the entries of the rings, trees and PAT that are available (>= 0) in
   // `costs`[algorithms][protocols] with predicted times in microseconds, scaled so that the least
   // of them is NCCL's own least of them: what the planner has no model of, NVLS and CollNet, keeps
-  // its place. Leaves all as it is where that is NCCL's own choice.
+  // its place. Leaves all as it is where that is NCCL's own choice. Logs one line of each size: the
+  // choice, that of NCCL's own costs, and the predicted times of both.
   void FillCosts(abi::Collective collective, size_t bytes, float* costs, int algorithms,
                  int protocols);
   // Before there were tables: writes both, or neither. Only what works on all hardware, and nothing
@@ -53,12 +54,18 @@ class Tuner {
   absl::StatusOr<std::string> Open(size_t ranks, size_t nodes);
   // Null: there is no answer.
   const Times* TimesOf(abi::Collective collective, size_t bytes);
+  // Logs `what` for this collective and size, which TimesOf() has answered, unless it has already.
+  void Say(abi::Collective collective, size_t bytes, absl::string_view what);
   void Log(unsigned long flags, absl::string_view text) const;
 
   abi::LogFunction log_;
   std::optional<collectives::planner::NcclTimes> times_;  // nothing: NCCL's choice stays
   std::mutex mutex_;
-  std::map<std::pair<abi::Collective, size_t>, Times> known_;  // with mutex_
+  struct Answer {
+    Times times;
+    bool logged = false;
+  };
+  std::map<std::pair<abi::Collective, size_t>, Answer> known_;  // with mutex_
 };
 
 }  // namespace weft::nccl

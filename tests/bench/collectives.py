@@ -12,7 +12,12 @@ peer_name "own NAME": the fastest of our algorithms, ours the planner's choice, 
 peer_name "Gloo" in a case "..., tcp": ours over tcp alone.
 peer_name "before": another build's programs (--before).
 
-A peer that cannot be had or takes longer than the limit has no rows, and standard error says so.
+A peer that cannot be had or takes longer than the limit has no rows, and standard error says so. Sizes up to 4 MiB are
+one program's run, each larger one is a run of its own, so that a peer that is too slow for one has rows of the others.
+What needs more memory than there is left is left out, and said (64 MiB and more are some 3 times ranks x size; to compare
+all algorithms, which keep what they receive, up to ranks + 6 times ranks x size).
+
+--corners: 8 B, 1 KiB, 256 KiB, 4 MiB, 64 MiB and 256 MiB on 2, 4 and 8 ranks, one round: a quarter of an hour.
 """
 # needs: torch openmpi
 # wants: mpich oneccl
@@ -24,6 +29,7 @@ import pathlib
 import statistics
 import subprocess
 import tempfile
+import time
 
 import _before
 from _collectives import BIN, OPERATIONS, SIZES, Compared, Unavailable, bw_rows, bw_words, run, say
@@ -31,6 +37,10 @@ from _collectives import BIN, OPERATIONS, SIZES, Compared, Unavailable, bw_rows,
 FOLDER = pathlib.Path(__file__).resolve().parent / "collectives"
 QUICK = {"rounds": 1, "ranks": [2, 4], "sizes": ["1KiB", "256KiB", "4MiB"], "repeat_ms": 20,
          "limit": 60}
+CORNERS = {"rounds": 1, "ranks": [2, 4, 8], "repeat_ms": 20, "limit": 40, "compare_max": "4MiB", "budget": 20,
+           "sizes": ["8B", "1KiB", "256KiB", "4MiB", "64MiB", "256MiB"]}
+WHOLE = ("all_reduce", "broadcast")  # whose ranks all have the whole buffer
+SMALL = SIZES["4MiB"]  # sizes up to it are measured by one run of a program
 FULL = {"rounds": 3, "ranks": [2, 4, 8], "repeat_ms": 60, "limit": 300,
         "sizes": ["8B", "1KiB", "16KiB", "256KiB", "4MiB", "64MiB", "256MiB"]}
 
@@ -50,8 +60,13 @@ class Ours:
 
     def measure(self, ranks: int, sizes: list) -> dict:
         times = {}
+        if "--compare" in self.words:
+            sizes = [size for size in sizes if size <= SIZES[self.options.compare_max] and
+                     fits(f"comparing all algorithms, {size} bytes on {ranks} ranks", (ranks + 6) * ranks * size)]
         for operation in self.operations:
             for size in sizes:
+                if size // 4 < ranks and operation not in WHOLE:
+                    continue  # a rank's part would be empty
                 text = run([*bw_words(operation, size, self.options.repeats, self.options.repeat_ms, self.programs),
                             "--ranks", ranks, *self.words], self.options.limit)
                 for row in bw_rows(text):
@@ -156,18 +171,31 @@ def row(options, case: str, ours: float, peer: float, peer_name: str) -> None:
                       "repeats": options.rounds * options.repeats}), flush=True)
 
 
+def fits(what: str, needed: int) -> bool:
+    """Whether so many bytes are half of the memory that is left, or less."""
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    left = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    if needed > left / 2:
+        say(f"no rows of {what}: up to {needed >> 20} MiB, of {left >> 20} MiB that are left")
+    return needed <= left / 2
+
+
 def measure_in_turn(options, ranks: int, programs: list, sizes: list) -> dict:
-    """Times of each program by name; those that fail are left out."""
+    """Times of each program by name; those that fail, and after the budget all but ours, are left out."""
     times = {program.name: {} for program in programs}
     for turn in range(options.rounds):
         for program in programs:
             if program.name not in times:
                 continue
+            if program is not programs[0] and time.monotonic() > options.end:
+                say(f"no rows of {program.name} with {ranks} ranks, {sizes} bytes: the budget of {options.budget} minutes is spent")
+                del times[program.name]
+                continue
             say(f"{ranks} ranks, round {turn + 1} of {options.rounds}: {program.name}")
             try:
                 measured = program.measure(ranks, sizes)
             except Unavailable as reason:
-                say(f"no rows of {program.name} with {ranks} ranks: {reason}")
+                say(f"no rows of {program.name} with {ranks} ranks, {sizes} bytes: {reason}")
                 del times[program.name]
                 continue
             for key, values in measured.items():
@@ -180,13 +208,23 @@ def compare(options, ranks: int, peers: list, sizes: dict) -> None:
     peers = [*before, *peers]
     over_tcp = Ours(options, "weft over tcp", ["--transport", "tcp"], OPERATIONS[:1])
     compared = [Ours(options, "weft --compare", ["--compare"])] if options.regret else []
-    times = measure_in_turn(options, ranks, [ours, over_tcp, *peers, *compared],
-                            list(sizes.values()))
-    if ours.name not in times:
-        raise SystemExit("weft-bw has no times")
+    values = list(sizes.values())
+    runs = [[size for size in values if size <= SMALL], *([size] for size in values if size > SMALL)]
+    times = {}
+    for together in runs:
+        if not together or not fits(f"{together} bytes on {ranks} ranks", 3 * ranks * together[-1]):
+            sizes = {name: size for name, size in sizes.items() if size not in together}
+            continue
+        measured = measure_in_turn(options, ranks, [ours, over_tcp, *peers, *compared], together)
+        if ours.name not in measured:
+            raise SystemExit("weft-bw has no times")
+        for name, found in measured.items():
+            times.setdefault(name, {}).update(found)
     for operation in OPERATIONS:
         for name, size in sizes.items():
             key, case = (operation, size), f"{operation} {name} {ranks} ranks"
+            if key not in times[ours.name]:
+                continue  # a rank's part would be empty
             mine = median(times[ours.name], key)
             for peer in peers:
                 if key in times.get(peer.name, {}):
@@ -204,6 +242,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true",
                         help="1 KiB, 256 KiB and 4 MiB on 2 and 4 ranks: under 3 minutes")
+    parser.add_argument("--corners", action="store_true",
+                        help="8 B to 256 MiB on 2, 4 and 8 ranks, one round: a quarter of an hour")
+    parser.add_argument("--budget", type=float, help="minutes after which no peer is started any more")
+    parser.add_argument("--compare-max", choices=list(SIZES), help="largest size to compare all our algorithms at")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--repeats", type=int, default=3, help="in each round (default 3)")
     parser.add_argument("--repeat-ms", type=float, help="of one repeat, milliseconds")
@@ -216,9 +258,11 @@ def main() -> None:
                         help="do not compare all our algorithms")
     parser.add_argument("--weft", default="", help="more words for weft-bw, as one argument")
     options = parser.parse_args()
-    for name, value in (QUICK if options.quick else FULL).items():
+    form = QUICK if options.quick else CORNERS if options.corners else FULL
+    for name, value in ({"budget": 600, "compare_max": "256MiB"} | form).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
+    options.end = time.monotonic() + 60 * options.budget
     peers = []
     for name in options.peers:
         try:
@@ -226,9 +270,7 @@ def main() -> None:
         except (Unavailable, KeyError) as reason:
             say(f"no rows of {name}: {reason}")
     for ranks in options.ranks:
-        # Every rank has a part of each size.
-        sizes = {name: SIZES[name] for name in options.sizes if SIZES[name] // 4 >= ranks}
-        compare(options, ranks, peers, sizes)
+        compare(options, ranks, peers, {name: SIZES[name] for name in options.sizes})
 
 
 if __name__ == "__main__":

@@ -66,6 +66,13 @@ TEST_P(ProofTest, HoldsForManyRanksCountsRootsAndPlaces) {
             {.chunk = 16, .root = 3, .channels = 3, .hosts = 2, .average = true},
             {.chunk = 7, .root = 4, .hosts = 3, .in_place = CaseOptions::kSome},
             {.chunk = 16, .root = 2, .hosts = 5, .switches = 2, .average = true},
+            {.chunk = 7,
+             .root = 1,
+             .hosts = 4,
+             .switches = 2,
+             .average = true,
+             .rounds_once = true,
+             .in_place = CaseOptions::kSome},
             {.chunk = 7, .root = 3, .hosts = 6, .switches = 3, .in_place = CaseOptions::kSome},
         };
         for (size_t v = 0; v < variants.size(); ++v) {
@@ -104,6 +111,7 @@ TEST_P(ProofTest, HoldsForEveryNumberOfRanksUpTo64) {
       options.hosts = 1 + static_cast<int>(random.Below(std::min<uint64_t>(u, 6)));
       options.switches = 1 + static_cast<int>(random.Below(3));
       options.average = random.Below(2) == 1;
+      options.rounds_once = random.Below(2) == 1;
       options.in_place = random.Below(2) == 1 ? CaseOptions::kSome : CaseOptions::kNobody;
       options.salt = random.Below(1u << 30);
       const Case built = BuildCase(algorithm, kind, n, options);
@@ -499,7 +507,7 @@ TEST(PlannedPeersTest, AGroupGoesByThePlanThatAllItsRanksName) {
 }
 
 TEST(RoundsOnceTest, SchedulesThatHoldContributionsAreProved) {
-  int held = 0;
+  int held = 0, averaged = 0;
   ForEachAlgorithm([&](const Algorithm& algorithm, CollectiveKind kind) {
     if (!Reduces(kind)) return;
     for (int n : {1, 2, 3, 5, 8}) {
@@ -514,6 +522,17 @@ TEST(RoundsOnceTest, SchedulesThatHoldContributionsAreProved) {
                                         .rounds_once = true,
                                         .in_place = in_place});
           EXPECT_EQ(VerifySchedules(built.specs, built.schedules), absl::OkStatus()) << built.text;
+          // An average is rounded with the last addition. On one host a schedule of levels makes
+          // that inside, where it does not know that no other follows.
+          const auto& place = built.specs[0].place;
+          const bool levels = &algorithm == &kHierarchical || &algorithm == &kThreeLevel;
+          const bool divides_alone = levels && (place == nullptr || place->hosts.size() == 1);
+          for (const RankSchedule& schedule : built.schedules) {
+            for (const Step& step : schedule.steps) {
+              averaged += step.averages;
+              EXPECT_TRUE(step.kind != StepKind::kScale || divides_alone) << built.text;
+            }
+          }
           for (const Step& step : built.schedules[0].steps) {
             held += step.kind == StepKind::kReduceAll && step.more_count > 1;
             // Sums of two alone would be rounded and then added to.
@@ -526,6 +545,19 @@ TEST(RoundsOnceTest, SchedulesThatHoldContributionsAreProved) {
     }
   });
   EXPECT_GT(held, 0);
+  EXPECT_GT(averaged, 0);
+}
+
+// What the last addition of an average receives is stored in few stretches, however many chunks.
+TEST(RoundsOnceTest, AveragesKeepFewChunks) {
+  const Case plain = BuildCase(kChain, CollectiveKind::kReduce, 3,
+                               {.count = 64'000, .chunk = 64, .rounds_once = true});
+  const Case average =
+      BuildCase(kChain, CollectiveKind::kReduce, 3,
+                {.count = 64'000, .chunk = 64, .average = true, .rounds_once = true});
+  EXPECT_EQ(plain.schedules[0].scratch_length, 0);
+  EXPECT_GT(average.schedules[0].scratch_length, 0);
+  EXPECT_LE(average.schedules[0].scratch_length, 8 * 64);
 }
 
 TEST(GroupPlaceTest, ARankPlaceTravelsUnchanged) {

@@ -232,6 +232,60 @@ TEST(CommunicatorTest, SumsOfSixteenBitFloatsAreRoundedOnceWhereARankHasThemAll)
   }
 }
 
+// An average is divided before it is rounded to 16 bits: the sum of 60,000 and 60,000 is no
+// float16.
+TEST(CommunicatorTest, AveragesOfSixteenBitFloatsAreRoundedOnce) {
+  constexpr uint16_t kSixtyThousand = 0x7B53;
+  constexpr size_t kCount = 5000;
+  for (const Algorithm* algorithm : Algorithms()) {
+    RunRanks(
+        2,
+        {absl::StrCat("collective.algorithm=", algorithm->name), "collective.chunk_bytes=4KiB",
+         "verify.schedules=true"},
+        [&](std::shared_ptr<Endpoint> endpoint) {
+          auto world = *Communicator::Create(endpoint, "world", AllRanks(2));
+          const std::vector<uint16_t> in(2 * kCount, kSixtyThousand);
+          const GroupRank root(1);
+          for (CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
+                                      CollectiveKind::kReduce}) {
+            if (!algorithm->has(kind) || algorithm->fits != nullptr) continue;
+            std::vector<uint16_t> out(kCount);
+            auto reduce = [&]() -> WorkPtr {
+              if (kind == CollectiveKind::kReduceScatter) {
+                return world->ReduceScatter(in.data(), out.data(), kCount, DataType::kFloat16,
+                                            ReduceOp::kAverage);
+              }
+              if (kind == CollectiveKind::kReduce) {
+                return world->Reduce(in.data(), out.data(), kCount, DataType::kFloat16,
+                                     ReduceOp::kAverage, root);
+              }
+              return world->AllReduce(in.data(), out.data(), kCount, DataType::kFloat16,
+                                      ReduceOp::kAverage);
+            };
+            ASSERT_DONE(reduce());
+            if (kind == CollectiveKind::kReduce && world->rank() != root) continue;
+            EXPECT_EQ(std::count(out.begin(), out.end(), kSixtyThousand),
+                      static_cast<ptrdiff_t>(kCount))
+                << algorithm->name << " " << ToString(kind);
+          }
+        });
+  }
+  // A fifth of 256 + 2 + 1 + 1 + 1 is nearest to 52.25, and that of 260 is 52.
+  for (const char* algorithm : {"oneshot", "direct", "flat"}) {
+    RunRanks(
+        5, {absl::StrCat("collective.algorithm=", algorithm)},
+        [&](std::shared_ptr<Endpoint> endpoint) {
+          auto world = *Communicator::Create(endpoint, "world", AllRanks(5));
+          constexpr uint16_t kInputs[] = {0x4380, 0x4000, 0x3F80, 0x3F80, 0x3F80};
+          std::vector<uint16_t> data(kCount, kInputs[endpoint->rank().value()]);
+          ASSERT_DONE(world->AllReduce(data.data(), data.data(), kCount, DataType::kBFloat16,
+                                       ReduceOp::kAverage));
+          EXPECT_EQ(std::count(data.begin(), data.end(), 0x4251), static_cast<ptrdiff_t>(kCount))
+              << algorithm;
+        });
+  }
+}
+
 // CPUs of each progress thread of this process, as the kernel has them.
 std::vector<std::string> CpusOfProgressThreads() {
   std::vector<std::string> out;

@@ -2,6 +2,7 @@
 // the settings force.
 #include "collectives/planner/planner.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -91,6 +92,35 @@ TEST(PlannerTest, SeveralHostsSendLittleBetweenThem) {
 }
 
 // A ring that leaves each host by one link still moves the rest of its bytes through memory.
+// Eight hosts in pairs under four switches whose cables carry all that their NICs do. What leaves
+// the ring of planned flows shares cables by chance, so that rings and chains are taken, which all
+// other algorithms equal in bytes and beat in turns.
+TEST(PlannerTest, LargeSizesKeepToThePlannedRing) {
+  std::vector<RankPlace> places(8);
+  std::vector<std::vector<int>> flows(8);
+  for (size_t r = 0; r < 8; ++r) {
+    places[r] = {.host = absl::StrCat(r), .switch_name = absl::StrCat("s", r / 2), .nics = 1};
+    places[r].nic_rate = places[r].host_rate = 12.5e6;
+    places[r].switch_rate = 25e6;
+    flows[r].push_back(static_cast<int>(r + 1) % 8);
+  }
+  const CostTable table = Table(2);
+  for (const auto& [kind, along] : {std::pair(CollectiveKind::kAllReduce, &kRing),
+                                    std::pair(CollectiveKind::kReduceScatter, &kRing),
+                                    std::pair(CollectiveKind::kAllGather, &kRing),
+                                    std::pair(CollectiveKind::kBroadcast, &kChain)}) {
+    CollectiveSpec spec = Spec(kind, 8, 1 << 20);
+    spec.place = std::make_shared<const GroupPlace>(places, flows);
+    const Plan planned = ChoosePlan(spec, 4, table, "");
+    EXPECT_TRUE(planned.algorithm == along || planned.algorithm == &kHierarchical) << planned.why;
+    const int64_t time = TimeOf(kTree.cost(spec), spec, 4, table);
+    spec.place = std::make_shared<const GroupPlace>(places);
+    const int64_t hashed = TimeOf(kTree.cost(spec), spec, 4, table);
+    if (!kTree.has(kind)) continue;
+    EXPECT_GT(time, hashed) << ToString(kind);
+  }
+}
+
 TEST(PlannerTest, WhatStaysInsideAHostPassesItsMemoryWhicheverRankSendsTheRest) {
   CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 32, 4 << 20);
   spec.place = Hosts(4, 8);
@@ -191,6 +221,29 @@ TEST(ConcurrentTest, CountsTheGroupsAlongTheSameAxesOnTheBusiestHost) {
   EXPECT_EQ(count({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, 6), 1);
 }
 
+// Four hosts of four ranks: a tensor group stays on its host, data and pipeline groups leave it.
+TEST(ConcurrentTest, CountsTheGroupsAlongOtherAxesAtTheNicsOfAHost) {
+  const auto mesh = *topology::Mesh::Create(
+      {{topology::Axis::kTensor, 2}, {topology::Axis::kData, 4}, {topology::Axis::kPipeline, 2}});
+  auto count = [&](std::vector<int> ranks, absl::string_view at_once) {
+    std::vector<Rank> members;
+    for (int rank : ranks) members.emplace_back(rank);
+    const auto axes = ParseAxesAtOnce(at_once);
+    EXPECT_TRUE(axes.ok()) << axes.status();
+    return OthersAtOnce(mesh, members, *axes, [](Rank r) { return r.value() / 4; });
+  };
+  EXPECT_EQ(count({0, 2, 4, 6}, "all"), 4);  // the four pipelines of a host
+  EXPECT_EQ(count({0, 8}, "all"), 2);        // two data groups
+  EXPECT_EQ(count({0, 1}, "all"), 6);        // tensor: both, from its one host
+  EXPECT_EQ(count({0, 8}, "tp,pp"), 0);      // tensor groups use no NIC
+  EXPECT_EQ(count({0, 8}, "tensor,dp,pp"), 2);
+  EXPECT_EQ(count({0, 8}, "tp,dp"), 0);  // pipelines do not run then
+  EXPECT_EQ(count({0, 8}, "none"), 0);
+  EXPECT_EQ(count({0, 2}, "all"), 0);  // not a whole group
+  EXPECT_THAT(std::string(ParseAxesAtOnce("tp,rows").status().message()),
+              testing::HasSubstr("collective.axes_at_once \"tp,rows\""));
+}
+
 // A job that has said no layout, as PyTorch's have: groups of equal strides are taken for those of
 // a mesh, whose like are all used at once.
 TEST(ConcurrentTest, GroupsOfAJobWithoutALayoutAreCountedByTheirStride) {
@@ -208,6 +261,30 @@ TEST(ConcurrentTest, GroupsOfAJobWithoutALayoutAreCountedByTheirStride) {
   EXPECT_EQ(count({1, 2, 3, 4}), 1);      // across the borders of one
   EXPECT_EQ(count({0, 1, 2, 4}), 1);
   EXPECT_EQ(count({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}), 1);
+}
+
+// Groups along other axes take their part of the NICs, so that bytes count for more than turns.
+TEST(ConcurrentTest, GroupsAlongOtherAxesShareTheWireAlone) {
+  CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 4, 4 << 20);
+  spec.place = Hosts(4, 1);
+  const CostTable table = Table(64, "verbs");
+  const int64_t alone = TimeOf(kDirect.cost(spec), spec, 4, table);
+  spec.others_at_once = 7;
+  const int64_t shared = TimeOf(kDirect.cost(spec), spec, 4, table);
+  EXPECT_GT(shared, 7 * alone);
+  EXPECT_LE(shared, 8 * alone);
+  spec.count = 4096;
+  const Plan together = ChoosePlan(spec, 4, table, "");
+  spec.others_at_once = 0;
+  const Plan by_itself = ChoosePlan(spec, 4, table, "");
+  EXPECT_LT(together.algorithm->cost(SpecOf(together, spec)).elements_across,
+            by_itself.algorithm->cost(SpecOf(by_itself, spec)).elements_across)
+      << together.why << "\n"
+      << by_itself.why;
+  spec.place = nullptr;  // of one host
+  const int64_t inside = TimeOf(kDirect.cost(spec), spec, 4, table);
+  spec.others_at_once = 7;
+  EXPECT_EQ(TimeOf(kDirect.cost(spec), spec, 4, table), inside);
 }
 
 TEST(ConcurrentTest, GroupsAtOnceShareCoresMemoryAndTheWire) {

@@ -127,8 +127,8 @@ TEST_P(KernelTest, AveragesAsTheReference) {
   }
 }
 
-// Several operands at once: 16-bit floats are added up in float32 and rounded once, all others give
-// the bits of pairs; also where the result goes to one of the operands.
+// Several operands at once: 16-bit floats are added up and divided in float32 and rounded once, all
+// others give the bits of pairs; also where the result goes to one of the operands.
 TEST_P(KernelTest, ReducesSeveralOperandsAsTheReference) {
   for (int t = 0; t < kDataTypeCount; ++t) {
     const DataType type = static_cast<DataType>(t);
@@ -141,12 +141,14 @@ TEST_P(KernelTest, ReducesSeveralOperandsAsTheReference) {
           for (size_t o = 0; o < operands; ++o) values.push_back(Operand(type, count, o));
           for (const auto& value : values) from.push_back(value.data());
           const size_t bytes = count * SizeOf(type);
+          const ReduceAllFn all = ReduceAllFor(type, op, GetParam());
+          const int divisor = all == nullptr ? 1 : static_cast<int>(operands);
           std::vector<std::byte> expected(bytes), ours(bytes);
           ReduceAll(ReduceFor(type, op, KernelSet::kReference),
-                    ReduceAllFor(type, op, KernelSet::kReference), expected.data(), from, bytes);
+                    ReduceAllFor(type, op, KernelSet::kReference), expected.data(), from, bytes,
+                    divisor);
           const auto reduce = [&](std::byte* out) {
-            ReduceAll(ReduceFor(type, op, GetParam()), ReduceAllFor(type, op, GetParam()), out,
-                      from, bytes);
+            ReduceAll(ReduceFor(type, op, GetParam()), all, out, from, bytes, divisor);
           };
           reduce(ours.data());
           ExpectSame(type, ours, expected, std::string(ToString(type)) + " " + ToString(op));
@@ -192,6 +194,13 @@ TEST(ReduceTest, SumsOfSixteenBitFloatsAreRoundedOnce) {
             ReduceAllFor(DataType::kBFloat16, ReduceOp::kSum), reinterpret_cast<std::byte*>(&sum),
             from, 2);
   EXPECT_EQ(sum, 0x4382);  // 260
+  // A third of 256 + 4 + 1 is 87; a third of 260, as the sum would be rounded to, is 86.5.
+  const uint16_t four = 0x4080;
+  from[1] = reinterpret_cast<const std::byte*>(&four);
+  ReduceAll(ReduceFor(DataType::kBFloat16, ReduceOp::kAverage),
+            ReduceAllFor(DataType::kBFloat16, ReduceOp::kAverage),
+            reinterpret_cast<std::byte*>(&sum), absl::MakeSpan(from).first(3), 2, 3);
+  EXPECT_EQ(sum, 0x42AE);
   EXPECT_EQ(ReduceAllFor(DataType::kFloat32, ReduceOp::kSum), nullptr);
 }
 

@@ -254,8 +254,12 @@ bool MakeMistake(Random& random, int n, RankSchedule& schedule, bool* order) {
       step.peer = (step.peer + 1) % n;
       return true;
     case 5:
-      if (step.kind == StepKind::kReduceAll) {  // one of its operands
-        --step.more_count;
+      if (step.kind == StepKind::kReduceAll) {  // one of its operands, or the division
+        if (step.averages && random.Below(2) == 1) {
+          step.averages = false;
+        } else {
+          --step.more_count;
+        }
         return true;
       }
       if (step.kind != StepKind::kReceiveReduce && step.kind != StepKind::kReduce) return false;
@@ -292,6 +296,7 @@ TEST(RandomMutationTest, AThousandSeededMistakesAreFound) {
     options.channels = 1 + static_cast<int>(random.Below(3));
     options.hosts = 1 + static_cast<int>(random.Below(3));
     options.average = random.Below(2) == 1;
+    options.rounds_once = options.average && random.Below(2) == 1;
     options.in_place = random.Below(2) == 1 ? CaseOptions::kSome : CaseOptions::kNobody;
     options.salt = seed;
     const Case built = BuildCase(algorithm, kind, n, options);

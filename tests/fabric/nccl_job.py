@@ -46,7 +46,7 @@ def run(fabric, folder, count: int, plan) -> tuple:
                            WEFT_TRANSPORT="tcp", WEFT_TCP_INTERFACE="eth0", WEFT_TCP_SOCKETS="1")
         if plan is not None:
             environment["WEFT_PLAN"] = str(plan)
-        words = ["timeout", LIMIT, RANK, "--nccl-rank", rank, len(ORDER), 1, 1, 0, 1, identity, count]
+        words = ["timeout", LIMIT, RANK, "--nccl-rank", rank, len(ORDER), 1, 1, 0, 1, 0, identity, count]
         log = (folder / f"log{rank}").open("w+")
         programs.append((fabric.start(host, words, env=environment, stdout=log, stderr=subprocess.STDOUT), log))
     said, sockets = [], set()

@@ -104,16 +104,17 @@ def has_seed() -> bool:
 class Fabric:
     """`mbit` of each link between switches, both ways; None: not shaped. `spine_mbit`: of those to spines that differ,
     {spine: mbit}. `seeds`: of leaves. `fields`: what they hash with policy 3. `loopbacks`: between switches, IPv6 has
-    link-local addresses alone, as of BGP unnumbered, and each switch an address of its own, fd03::. `nics`: of a host."""
+    link-local addresses alone, as of BGP unnumbered, and each switch an address of its own, fd03::. `nics`: of a host.
+    `host_mbit`: of each NIC, both ways; None: not shaped. `burst_ms`: what an idle link saves of its rate."""
 
     def __init__(self, leaves=2, spines=2, hosts_per_leaf=2, mbit=None, seeds=None, policy=3,
-                 queue_ms=300, fields=0x37, loopbacks=False, spine_mbit=None, nics=1):
+                 queue_ms=300, fields=0x37, loopbacks=False, spine_mbit=None, nics=1, host_mbit=None, burst_ms=20):
         self.leaves, self.spines, self.hosts_per_leaf = leaves, spines, hosts_per_leaf
         self.mbit, self.queue_ms, self.policy = mbit, queue_ms, policy
         self.spine_mbit, self.fields, self.loopbacks = spine_mbit or {}, fields, loopbacks
         self.seeds = seeds or [1000 + leaf for leaf in range(leaves)]
         self.hosts = leaves * hosts_per_leaf
-        self.nics = nics
+        self.nics, self.host_mbit, self.burst_ms = nics, host_mbit, burst_ms
 
     def __enter__(self):
         self._links, self._inside, self._tbf = [], {}, []
@@ -173,6 +174,7 @@ class Fabric:
         leaf, ns = self.leaf_of(host), f"h{host}"
         near, far = self._mac(1, host), self._mac(2, host)
         self._pair(ns, "eth0", near, f"l{leaf}", ns, far)
+        self._shape_nic(host, "eth0", ns)
         for family, gateway, bits in (("", "169.254.1.1", 32), ("-6 ", "fe80::1", 128)):
             own = self.address(host, v6=bool(family))
             nodad = " nodad" if family else ""
@@ -183,11 +185,16 @@ class Fabric:
                 f"{family}neigh add {own} lladdr {near} dev {ns} nud permanent",
                 f"{family}route add {own}/{bits} dev {ns}"]
 
+    def _shape_nic(self, host, device, port):
+        if self.host_mbit:
+            self._tbf += [(f"h{host}", device, self.host_mbit), (f"l{self.leaf_of(host)}", port, self.host_mbit)]
+
     def _attach_more(self, host, nic):
         """What leaves from the NIC's address leaves by the NIC."""
         leaf, ns, device = self.leaf_of(host), f"h{host}", f"h{host}n{nic}"
         near, far, own = self._mac(5, host, nic), self._mac(6, host, nic), self.address(host, nic=nic)
         self._pair(ns, f"eth{nic}", near, f"l{leaf}", device, far)
+        self._shape_nic(host, f"eth{nic}", device)
         table = 100 + nic
         self._inside[ns] += [f"addr add {own}/32 dev eth{nic}",
                              f"neigh add 169.254.1.1 lladdr {far} dev eth{nic} nud permanent",
@@ -263,7 +270,7 @@ class Fabric:
                 if batch:
                     call(["ip", *family, "-netns", name, "-batch", "-"], batch)
         for name, device, mbit in self._tbf:
-            self.shape(name, device, mbit)
+            self.shape(name, device, mbit, self.burst_ms)
 
     # ---- use
 

@@ -23,10 +23,11 @@ def write_fabric(fabric, folder) -> tuple:
     hosts = fabric.hosts_per_leaf
     (folder / "known.toml").write_text(
         f'generate = {{ type = "leaf-spine", leaves = {fabric.leaves}, hosts_per_leaf = {hosts}, '
-        f'spines = {fabric.spines}, bandwidth = "10Gbps", '
+        f'spines = {fabric.spines}, nics = {fabric.nics}, bandwidth = "{fabric.host_mbit or 10_000}Mbps", '
         f'spine_bandwidth = "{fabric.mbit or 10_000}Mbps" }}\n')
     lines = ["weft-hashes 1"]
-    lines += [f"address h{host} 0 {fabric.address(host)}" for host in range(fabric.hosts)]
+    lines += [f"address h{host} {nic} {fabric.address(host, nic=nic)}"
+              for host in range(fabric.hosts) for nic in range(fabric.nics)]
     lines += [f"hash leaf{leaf} linux:seed={seed}" for leaf, seed in enumerate(fabric.seeds)]
     lines += [f"router {fabric.spine_address(leaf, spine)} spine{spine}"
               for leaf in range(fabric.leaves) for spine in range(fabric.spines)]

@@ -32,7 +32,7 @@ DIES_AFTER=0
 nccl_rank() {{  # rank, devices, protocol, rounds, counts
   NCCL_HOSTID=host$1 NCCL_SOCKET_IFNAME=m$1 WEFT_TCP_INTERFACE=m$1 WEFT_VERBS_DEVICES==$2 \\
     NCCL_PROTO=$3 host_exec $1 timeout 150 nccl_scripted_gpu_test \\
-    --nccl-rank $1 2 $4 1 $DIES_AFTER 1 id $5 > nccl$1.txt 2>&1
+    --nccl-rank $1 2 $4 1 $DIES_AFTER 1 0 id $5 > nccl$1.txt 2>&1
 }}
 job() {{  # label, devices of rank 0, of rank 1, protocol, rounds, counts
   rm -f id*

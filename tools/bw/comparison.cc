@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "collectives/planner/forced.h"
 #include "collectives/planner/group_place.h"
+#include "collectives/planner/planned_peers.h"
 #include "collectives/reduce.h"
 
 namespace weft::bw {
@@ -41,8 +42,15 @@ CollectiveSpec SpecFor(const Case& what, const Endpoint& endpoint) {
   spec.in_place = what.in_place;
   spec.chunk = static_cast<uint64_t>(endpoint.costs().chunk_bytes) / collectives::SizeOf(what.type);
   std::vector<collectives::RankPlace> places;
-  for (int r = 0; r < spec.size; ++r) places.push_back(endpoint.place(Rank(r)));
-  auto place = std::make_shared<const collectives::GroupPlace>(places);
+  std::vector<Rank> ranks;
+  for (int r = 0; r < spec.size; ++r) {
+    ranks.emplace_back(r);
+    places.push_back(endpoint.place(Rank(r)));
+  }
+  // The endpoint has read the same plan directory.
+  const auto planned = planner::PlannedPeers::Load(endpoint.settings());
+  auto place = std::make_shared<const collectives::GroupPlace>(
+      places, planned.value_or(planner::PlannedPeers()).Within(ranks, places));
   if (place->hosts.size() > 1) spec.place = std::move(place);
   return spec;
 }

@@ -56,6 +56,7 @@ CollectiveSpec SpecFor(const CollectiveGroup& group, int64_t bytes) {
       std::max<uint64_t>(static_cast<uint64_t>(group.table.chunk_bytes) / group.element, 1);
   spec.place = group.place;
   spec.groups_at_once = group.at_once;
+  spec.others_at_once = group.others_at_once;
   spec.rounds_once = collectives::Reduces(group.kind) && group.sums_are_wide;
   const bool whole = group.kind == CollectiveKind::kAllReduce ||
                      group.kind == CollectiveKind::kBroadcast ||

@@ -13,12 +13,14 @@
 #include "base/units.h"
 #include "base/write_file.h"
 #include "collectives/data_type.h"
+#include "collectives/planner/concurrent.h"
 #include "collectives/planner/forced.h"
 #include "collectives/planner/planner.h"
 #include "collectives/reduce.h"
 #include "tools/plan/collective_answer.h"
 #include "tools/plan/collective_group.h"
 #include "tools/plan/collective_mesh.h"
+#include "tools/plan/collective_nccl.h"
 #include "tools/plan/collective_picture.h"
 #include "tools/plan/collective_report.h"
 #include "tools/plan/collective_simulation.h"
@@ -42,6 +44,7 @@ Examples:
   weft-plan collective all_gather --size 64MiB --fabric megascale:hosts=64 --hosts h[0-31] --transport verbs
   weft-plan collective all_reduce --mesh tp8,dp4 --hosts 4 --ranks-per-host 8 --transport verbs
   weft-plan collective all_reduce --fabric leaf-spine:leaves=4,spines=4,hosts_per_leaf=4 --transport verbs --simulate flow
+  weft-plan collective all_reduce --fabric megascale:hosts=64 --nccl
   weft-plan collective all_reduce --fabric leaf-spine:leaves=1,spines=1,hosts_per_leaf=8 --fabric megascale:hosts=64 --svg two.svg)";
 
 constexpr int64_t kStep = 4;  // from one size to the next of a range
@@ -153,6 +156,9 @@ CollectiveCommand::CollectiveCommand(CLI::App& app)
           "Of --simulate: plans whose schedules have more steps, of all ranks together, are "
           "not run; a million take some 400 MiB")
       ->check(CLI::Range(int64_t{1}, int64_t{20'000'000}));
+  command.add_flag("--nccl", nccl_,
+                   "Of NCCL's own algorithms and protocols on --fabric: what the tuner of the NCCL "
+                   "plugin asks for, with the times of all");
   command.add_option("--svg", svg_, "Picture of bus bandwidth by algorithm and size; empty: none");
   command.add_option("--json", json_, "Write the results into this file; -: print them, no tables");
 }
@@ -177,6 +183,8 @@ absl::Status CollectiveCommand::Run() const {
   group.element = collectives::SizeOf(type);
   group.sums_are_wide = collectives::ReduceAllFor(type, collectives::ReduceOp::kSum) != nullptr;
   WEFT_ASSIGN_OR_RETURN(group.forced, planner::Forced::Create(settings));
+  WEFT_ASSIGN_OR_RETURN(group.axes_at_once,
+                        planner::ParseAxesAtOnce(settings.Text("collective.axes_at_once")));
   WEFT_RETURN_IF_ERROR(planner::CheckAlgorithm(settings, {group.kind}));
   WEFT_ASSIGN_OR_RETURN(group.table,
                         planner::LoadTable(settings, cores_ > 0 ? cores_ : JobCores()));
@@ -191,6 +199,14 @@ absl::Status CollectiveCommand::Run() const {
     WEFT_ASSIGN_OR_RETURN(const std::vector<collectives::RankPlace> hosts,
                           Place(fabrics_.empty() ? "" : fabrics_[0], group));
     return PlanMesh(mesh_, group, hosts, sizes, json_);
+  }
+  if (nccl_) {
+    if (!simulate_.empty() || !svg_.empty() || fabrics_.size() > 1) {
+      return absl::InvalidArgumentError(
+          "--nccl predicts on one fabric: without --simulate, --svg and a second --fabric");
+    }
+    WEFT_RETURN_IF_ERROR(Place(fabrics_.empty() ? "" : fabrics_[0], group).status());
+    return PlanNccl(group, sizes, json_);
   }
   std::vector<Picture> pictures;
   std::vector<nlohmann::ordered_json> results;

@@ -39,6 +39,7 @@ class CollectiveCommand {
   std::vector<std::string> settings_;
   int64_t steps_most_ = 4'000'000;
   int ranks_per_host_ = 0, root_ = 0, cores_ = 0, count_ = 5;
+  bool nccl_ = false;
 };
 
 }  // namespace weft::plan

@@ -17,6 +17,7 @@
 #include "collectives/planner/group_place.h"
 #include "topology/fabric/fabric.h"
 #include "topology/job/collective_kind.h"
+#include "topology/job/mesh.h"
 
 namespace weft::plan {
 
@@ -25,8 +26,10 @@ inline constexpr int kRanksMax = 1 << 20;
 struct CollectiveGroup {
   collectives::CollectiveKind kind = collectives::CollectiveKind::kBarrier;
   int ranks = 1, hosts = 1, root = 0;
-  int at_once = 1;           // groups like this one on its busiest host
-  std::string name, fabric;  // the fabric's name; empty: none
+  int at_once = 1;                 // groups like this one on its busiest host
+  int others_at_once = 0;          // groups along other axes that share its NICs
+  topology::AxisSet axes_at_once;  // collective.axes_at_once
+  std::string name, fabric;        // the fabric's name; empty: none
   std::shared_ptr<const collectives::GroupPlace> place;
   collectives::planner::CostTable table;
   collectives::planner::Forced forced;

@@ -70,6 +70,7 @@ absl::StatusOr<std::vector<AxisAnswers>> AskMesh(const topology::Mesh& mesh,
     }
     for (int64_t bytes : sizes) answers.alone.push_back(Ask(group, bytes));
     group.at_once = planner::GroupsAtOnce(mesh, members.members, host_of);
+    group.others_at_once = planner::OthersAtOnce(mesh, members.members, job.axes_at_once, host_of);
     for (int64_t bytes : sizes) answers.shared.push_back(Ask(group, bytes));
     out.push_back(std::move(answers));
   }
@@ -80,11 +81,14 @@ absl::StatusOr<std::vector<AxisAnswers>> AskMesh(const topology::Mesh& mesh,
 std::string MeshTable(const AxisAnswers& answers) {
   const CollectiveGroup& group = answers.group;
   std::string text = absl::StrFormat(
-      "%s: groups of %d ranks on %d %s, %d at once on a host\n%10s  %-20s %12s %8s  %-20s %12s "
+      "%s: groups of %d ranks on %d %s, %d at once on a host%s\n%10s  %-20s %12s %8s  %-20s %12s "
       "%14s\n",
       ToString(answers.axis), group.ranks, group.hosts, group.hosts == 1 ? "host" : "hosts",
-      group.at_once, "size", "algorithm", "time (us)", "sharing", "alone", "time (us)",
-      "unaware (us)");
+      group.at_once,
+      group.others_at_once > 0
+          ? absl::StrCat(", and ", group.others_at_once, " along other axes at its NICs")
+          : "",
+      "size", "algorithm", "time (us)", "sharing", "alone", "time (us)", "unaware (us)");
   for (size_t i = 0; i < answers.shared.size(); ++i) {
     const planner::Plan &shared = answers.shared[i].choice, &alone = answers.alone[i].choice;
     absl::StrAppendFormat(
@@ -103,6 +107,7 @@ ordered_json MeshJson(const topology::Mesh& mesh, absl::Span<const AxisAnswers> 
     ordered_json axis = Json(answers.group, answers.shared);
     axis["axis"] = ToString(answers.axis);
     axis["groups_at_once"] = answers.group.at_once;
+    axis["others_at_once"] = answers.group.others_at_once;
     for (size_t i = 0; i < answers.alone.size(); ++i) {
       axis["sizes"][i]["alone"] =
           PlanJson(answers.group, answers.alone[i], answers.alone[i].choice);

@@ -78,6 +78,7 @@ int main(int argc, char** argv) {
               std::vector<float>(count / static_cast<size_t>(ranks), 1),
               std::vector<float>(count, 1)};
       for (int operation = 0; operation < 5; ++operation) {
+        if (job.part.empty() && operation != 0 && operation != 3) continue;
         job.Time(operation, kTrial);
         const double wanted = seconds / job.Time(operation, kTrial);
         const int k = static_cast<int>(std::clamp<double>(wanted, kMin, kMax));

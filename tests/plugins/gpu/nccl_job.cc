@@ -68,6 +68,7 @@ struct Calls {
     Find(nccl, "ncclAllGather", all_gather);
     Find(nccl, "ncclReduceScatter", reduce_scatter);
     Find(nccl, "ncclBroadcast", broadcast);
+    Find(nccl, "ncclReduce", reduce);
     Find(nccl, "ncclSend", send);
     Find(nccl, "ncclRecv", recv);
     Find(nccl, "ncclGroupStart", group_start);
@@ -91,6 +92,7 @@ struct Calls {
   int (*all_gather)(const void*, void*, size_t, int, void*, void*);
   int (*reduce_scatter)(const void*, void*, size_t, int, int, void*, void*);
   int (*broadcast)(const void*, void*, size_t, int, int, void*, void*);
+  int (*reduce)(const void*, void*, size_t, int, int, int, void*, void*);
   int (*send)(const void*, size_t, int, int, void*, void*);
   int (*recv)(void*, size_t, int, int, void*, void*);
   int (*group_start)();
@@ -147,6 +149,18 @@ class Rank {
     CheckNccl(calls_.group_end(), "ncclGroupEnd");
     Expect("send and receive", count,
            [&](size_t i) { return Base(i) + static_cast<float>(previous); });
+  }
+
+  // The collectives that a tuner is asked about. Returns before they are done.
+  void StartAll(size_t count) {
+    const size_t part = count / static_cast<size_t>(ranks_);
+    CheckNccl(calls_.all_reduce(input_, output_, count, kFloat, kSum, comm_, nullptr),
+              "ncclAllReduce");
+    CheckNccl(calls_.all_gather(input_, output_, part, kFloat, comm_, nullptr), "ncclAllGather");
+    CheckNccl(calls_.reduce_scatter(input_, output_, part, kFloat, kSum, comm_, nullptr),
+              "ncclReduceScatter");
+    CheckNccl(calls_.broadcast(input_, output_, count, kFloat, 0, comm_, nullptr), "ncclBroadcast");
+    CheckNccl(calls_.reduce(input_, output_, count, kFloat, kSum, 0, comm_, nullptr), "ncclReduce");
   }
 
  private:
@@ -225,25 +239,23 @@ UniqueId ShareId(const Calls& calls, int rank, const std::string& path) {
 // The arguments of a rank, as a job has them.
 struct RankArguments {
   int rank, ranks, rounds, lives, dies_after;
-  bool scripted_gpu;
+  bool scripted_gpu, only_chooses;
   std::string id_file;
   std::vector<size_t> counts;
 
   std::vector<std::string> Words() const {
-    return {absl::StrCat(rank),
-            absl::StrCat(ranks),
-            absl::StrCat(rounds),
-            absl::StrCat(lives),
-            absl::StrCat(dies_after),
-            scripted_gpu ? "1" : "0",
-            id_file,
+    return {absl::StrCat(rank),        absl::StrCat(ranks),
+            absl::StrCat(rounds),      absl::StrCat(lives),
+            absl::StrCat(dies_after),  scripted_gpu ? "1" : "0",
+            only_chooses ? "1" : "0",  id_file,
             absl::StrJoin(counts, ",")};
   }
-  static constexpr int kWords = 8;
+  static constexpr int kWords = 9;
   static RankArguments Of(char** words) {
-    RankArguments out = {atoi(words[0]), atoi(words[1]),      atoi(words[2]), atoi(words[3]),
-                         atoi(words[4]), atoi(words[5]) != 0, words[6],       {}};
-    for (absl::string_view count : absl::StrSplit(words[7], ',', absl::SkipEmpty())) {
+    RankArguments out = {atoi(words[0]),      atoi(words[1]), atoi(words[2]),
+                         atoi(words[3]),      atoi(words[4]), atoi(words[5]) != 0,
+                         atoi(words[6]) != 0, words[7],       {}};
+    for (absl::string_view count : absl::StrSplit(words[8], ',', absl::SkipEmpty())) {
       out.counts.push_back(strtoull(std::string(count).c_str(), nullptr, 10));
     }
     return out;
@@ -252,8 +264,14 @@ struct RankArguments {
 
 void Live(const Calls& calls, const RankArguments& job, int life) {
   size_t most = job.counts.empty() ? 0 : *std::max_element(job.counts.begin(), job.counts.end());
+  if (job.only_chooses) most /= static_cast<size_t>(job.ranks);  // they are of the whole buffer
   Rank self(calls, job.rank, job.ranks, ShareId(calls, job.rank, absl::StrCat(job.id_file, life)),
             most);
+  if (job.only_chooses) {
+    for (size_t count : job.counts) self.StartAll(count);
+    fflush(nullptr);
+    _exit(0);  // NCCL would wait for bytes that no kernel moves
+  }
   for (int round = 1; round <= job.rounds; ++round) {
     for (size_t count : job.counts) self.RunAll(count);
     printf("rank %d: round %d of %d is right\n", job.rank, round, job.rounds);
@@ -290,12 +308,14 @@ pid_t StartRank(const NcclJob& job, const std::string& folder, int rank, unsigne
                              {"NCCL_NET_PLUGIN_REF_COUNT", "1"}}) {
     setenv(name, value, 1);
   }
+  if (job.only_chooses) setenv("WEFT_SCRIPTED_GPU_SKIPS_KERNELS", "1", 1);
   for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 1);
   setenv("NCCL_HOSTID", absl::StrCat("weft-test-", rank).c_str(), 1);
   setenv("NCCL_DEBUG_FILE", absl::StrCat(folder, "/log", rank).c_str(), 1);
   // A program of its own for each rank: CUDA does not survive a fork.
-  RankArguments own = {rank,           job.ranks,        job.rounds,     job.lives,
-                       job.dies_after, job.scripted_gpu, folder + "/id", job.counts};
+  RankArguments own = {rank,           job.ranks,        job.rounds,       job.lives,
+                       job.dies_after, job.scripted_gpu, job.only_chooses, folder + "/id",
+                       job.counts};
   std::vector<std::string> words = own.Words();
   words.insert(words.begin(), {"nccl_rank", kRankFlag});
   std::vector<char*> arguments;
@@ -354,8 +374,11 @@ std::vector<NcclRankEnd> RunNcclJob(const NcclJob& job, unsigned limit_seconds) 
 // The main of every test that runs such jobs: it is one of their ranks, or the tests.
 int main(int argc, char** argv) {
   using weft::RankArguments;
-  if (argc == RankArguments::kWords + 2 && strcmp(argv[1], weft::kRankFlag) == 0) {
-    return weft::RunRank(RankArguments::Of(argv + 2));
+  if (argc >= 2 && strcmp(argv[1], weft::kRankFlag) == 0) {
+    if (argc == RankArguments::kWords + 2) return weft::RunRank(RankArguments::Of(argv + 2));
+    fprintf(stderr, "%s takes %d words, not %d\n", weft::kRankFlag, RankArguments::kWords,
+            argc - 2);
+    return 2;
   }
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

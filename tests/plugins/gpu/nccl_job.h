@@ -26,6 +26,9 @@ struct NcclJob {
   int rounds = 1;      // how often all is done
   int lives = 1;       // how often the communicator is made, does all its rounds, and ends
   int dies_after = 0;  // rounds, the last rank, by a signal; 0: it does not
+  // Calls all collectives for `counts`, as floats of the whole buffer, and ends: no kernel runs,
+  // and what NCCL has chosen stands in the log.
+  bool only_chooses = false;
   // Beside what every job has, and before that.
   std::vector<std::pair<std::string, std::string>> environment;
 };

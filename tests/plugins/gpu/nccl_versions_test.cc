@@ -14,10 +14,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/command.h"
 #include "tests/plugins/gpu/nccl_job.h"
 #include "tests/plugins/gpu/scripted/nccl_device.h"
@@ -34,7 +36,8 @@ using testing::SizeIs;
 
 constexpr int kOutOfBandFrom = 22300;  // NCCL_OOB_NET_ENABLE
 constexpr int kProfilerFrom = 22300;
-constexpr int kShortNameFrom = 22600;  // libnccl-profiler-NAME.so
+constexpr int kNamesCallsFrom = 22400;  // in its line of what it chooses
+constexpr int kShortNameFrom = 22600;   // libnccl-profiler-NAME.so
 constexpr int kNoBroadcastsFrom = 22900;
 constexpr int kRanksKnownFrom = 22700;  // the profiler is told who is in a communicator
 
@@ -198,6 +201,101 @@ TEST_P(PlayedNcclVersions, DoWhatTheTunerAsks) {
     });
     EXPECT_TRUE(does) << bandwidth << "\n" << ends[0].log;
   }
+}
+
+// What NCCL has chosen, or would choose, for a collective: "ALLREDUCE 65536" to "RING/SIMPLE", as
+// it writes them, and what the tuner predicts.
+struct TunedCall {
+  std::string chosen, alone;
+  double chosen_us = 0, alone_us = 0;
+};
+using TunedCalls = std::map<std::pair<std::string, size_t>, TunedCall>;
+
+// "all_reduce" and "AllReduce" are "ALLREDUCE".
+std::string Capitals(absl::string_view name) {
+  return absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"_", ""}}));
+}
+
+// From rank 0's log: "AllReduce: 65536 Bytes -> Algo RING proto SIMPLE ..."; of a rank's part in
+// all-gather and reduce-scatter, where a tuner hears of the whole.
+TunedCalls ChoicesOf(const std::string& log, size_t ranks) {
+  TunedCalls out;
+  for (absl::string_view line : absl::StrSplit(log, '\n')) {
+    const std::vector<absl::string_view> halves = absl::StrSplit(line, " Bytes -> Algo ");
+    if (halves.size() != 2) continue;
+    const std::vector<absl::string_view> before = absl::StrSplit(halves[0], ' ');
+    const std::vector<absl::string_view> after = absl::StrSplit(halves[1], ' ');
+    size_t bytes = 0;
+    if (before.size() < 2 || after.size() < 3 || !absl::SimpleAtoi(before.back(), &bytes)) continue;
+    const std::string name = Capitals(absl::StripSuffix(before[before.size() - 2], ":"));
+    if (name == "ALLGATHER" || name == "REDUCESCATTER") bytes *= ranks;
+    out[{name, bytes}].chosen = absl::StrCat(after[0], "/", after[2]);
+  }
+  return out;
+}
+
+// "TUNER/Weft : all_reduce of 65536 bytes: Ring/LL, 20.1 us; NCCL alone takes Tree/LL, 30.2 us".
+TunedCalls AdviceOf(const std::string& log) {
+  TunedCalls out;
+  for (absl::string_view line : absl::StrSplit(log, '\n')) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(line, "TUNER/Weft : ");
+    if (parts.size() != 2) continue;
+    char kind[32], chosen[32], alone[32];
+    size_t bytes = 0;
+    TunedCall call;
+    if (sscanf(std::string(parts[1]).c_str(),
+               "%31s of %zu bytes: %31[^,], %lf us; NCCL alone takes %31[^,], %lf us", kind, &bytes,
+               chosen, &call.chosen_us, alone, &call.alone_us) != 6) {
+      continue;
+    }
+    call.chosen = Capitals(chosen), call.alone = Capitals(alone);
+    out[{Capitals(kind), bytes}] = call;
+  }
+  return out;
+}
+
+// Its own choice and the tuner's, on real NCCL: what it does by itself is what the tuner's line
+// says that it would, with the tuner it does what is asked, and that is never predicted to take
+// longer. Prints the table: kinds and sizes, both choices, and the planner's times of both.
+TEST_P(PlayedNcclVersions, DoWhatTheTunerSaysTheyDoAloneAndWithIt) {
+  if (GetParam().version < kNamesCallsFrom) GTEST_SKIP() << "lines of NCCL 2.23 name no kinds";
+  if (GetParam().version < FindPlayedNccls().back().version && getenv("WEFT_TEST_ALL") == nullptr) {
+    GTEST_SKIP() << "of the newest NCCL alone; WEFT_TEST_ALL=1: of all";
+  }
+  job_.ranks = 4;
+  job_.only_chooses = true;
+  for (size_t bytes = 1024; bytes <= size_t{64} << 20; bytes *= 8) job_.counts.push_back(bytes / 4);
+  Set({{"NCCL_DEBUG_SUBSYS", "INIT,NET,TUNING"}});
+  std::erase_if(job_.environment, [](const auto& one) { return one.first == "NCCL_ALGO"; });
+  const auto run = [&] {
+    const std::vector<NcclRankEnd> ends = RunNcclJob(job_);
+    for (const NcclRankEnd& end : ends) EXPECT_TRUE(end.succeeded) << end.status << "\n" << end.log;
+    return ends[0].log;
+  };
+  const TunedCalls alone = ChoicesOf(run(), 4);
+  const auto environment = job_.environment;
+  for (const char* fabric : {"leaf-spine:leaves=4,spines=4,hosts_per_leaf=1,bandwidth=10Gbps",
+                             "leaf-spine:leaves=2,hosts_per_leaf=2,bandwidth=400Gbps"}) {
+    job_.environment = environment;
+    Set({{"WEFT_NCCL_FABRIC", fabric}});
+    const std::string log = run();
+    const TunedCalls tuned = ChoicesOf(log, 4);
+    printf(
+        "NCCL %s, 4 ranks on 4 hosts of %s\n"
+        "| collective, bytes | NCCL alone | us | with the tuner | us |\n|---|---|---|---|---|\n",
+        GetParam().name.c_str(), fabric);
+    for (const auto& [call, advice] : AdviceOf(log)) {
+      const std::string what = absl::StrCat(call.first, " ", call.second);
+      printf("| %s | %s | %.1f | %s | %.1f |\n", what.c_str(), advice.alone.c_str(),
+             advice.alone_us, advice.chosen.c_str(), advice.chosen_us);
+      ASSERT_TRUE(alone.contains(call) && tuned.contains(call)) << what << "\n" << log;
+      EXPECT_EQ(alone.at(call).chosen, advice.alone) << what;
+      EXPECT_EQ(tuned.at(call).chosen, advice.chosen) << what;
+      EXPECT_LE(advice.chosen_us, advice.alone_us) << what;
+    }
+    EXPECT_THAT(AdviceOf(log), SizeIs(alone.size())) << log;
+  }
+  EXPECT_THAT(alone, SizeIs(5 * job_.counts.size()));
 }
 
 // What of a program's output is a line of JSON; an empty object where it failed.

@@ -25,6 +25,7 @@ using nccl::abi::Collective;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
 
 constexpr size_t kTree = 0, kRing = 1, kNvls = 4, kPat = 6;
 constexpr size_t kLl = 0, kLl128 = 1, kSimple = 2;
@@ -152,6 +153,8 @@ TEST(NcclTuner, AllVersionsAnswerAlikeAndKeepWhatIsNotAvailable) {
   }
   for (const Costs& costs : answers) EXPECT_EQ(costs, answers[0]);
   EXPECT_NE(answers[0], NcclCosts());
+  // NCCL's own choice, Tree/LL128 by its costs, stands beside ours, with the times of both.
+  EXPECT_THAT(Lines(), MatchesRegex(".* us; NCCL alone takes Tree/LL128, [0-9.]+ us\n"));
   // On NCCL's scale: what is cheapest costs what was.
   const auto [algorithm, protocol] = Cheapest(answers[0]);
   EXPECT_FLOAT_EQ(answers[0][algorithm][protocol], 90);
@@ -271,6 +274,8 @@ TEST(NcclTuner, WhatItDoesNotKnowStaysNcclsChoiceAndItSaysWhy) {
   Costs costs = NcclCosts();
   costs[kNvls][kSimple] = 50;
   EXPECT_EQ(communicator.Ask(nccl::abi::kAllReduce, 1 << 20, costs), costs);
+  EXPECT_THAT(Lines(), HasSubstr("bytes: NVLS/Simple stays, NCCL's own choice, of which there is "
+                                 "no model; "));
   costs[kNvls][kSimple] = 100;
   const Costs answer = communicator.Ask(nccl::abi::kAllReduce, 1 << 20, costs);
   EXPECT_EQ(answer[kNvls][kSimple], 100);

@@ -473,7 +473,13 @@ TEST_F(WeftPlan, CollectivePlansAllGroupsOfAJobAtOnce) {
     EXPECT_GT(shared, size["alone"]["time_us"].get<double>() * 2) << size;
   }
   const Outcome table = Plan(job);
-  EXPECT_THAT(table.output, HasSubstr("data: groups of 4 ranks on 4 hosts, 8 at once on a host"));
+  EXPECT_THAT(table.output, HasSubstr("data: groups of 4 ranks on 4 hosts, 8 at once on a host\n"));
+  // Pipelines beside them, where the job says that both run at once.
+  const Outcome both = Plan(
+      "collective all_reduce --mesh dp4,pp2 --hosts 8 --cores 64 --transport verbs --size 64MiB "
+      "--set collective.axes_at_once=all");
+  EXPECT_THAT(both.output, HasSubstr("data: groups of 4 ranks on 4 hosts, 1 at once on a host, and "
+                                     "1 along other axes at its NICs\n"));
 }
 
 // Counts per rank are planned as a call whose ranks all know the average, of the size given.
@@ -496,6 +502,22 @@ TEST_F(WeftPlan, CollectiveHonoursTheSizeOfCountsPerRank) {
   }
 }
 
+// What the tuner asks NCCL for: flags for small sizes, and the whole bandwidth for large ones.
+TEST_F(WeftPlan, CollectivePredictsNcclsOwnAlgorithms) {
+  const std::string ask =
+      "collective all_reduce --nccl --ranks-per-host 8 --size 1KiB --size 256MiB --fabric "
+      "leaf-spine:leaves=4,hosts_per_leaf=4,nics=8,bandwidth=400Gbps ";
+  const Outcome outcome = Plan(ask + "--json -", "");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const json result = json::parse(outcome.output);
+  EXPECT_EQ(result["ranks"], 128);
+  EXPECT_EQ(result["sizes"][0]["times"].size(), 6U);
+  EXPECT_EQ(result["sizes"][0]["times"][0]["name"], "Tree/LL");
+  EXPECT_THAT(std::string(result["sizes"][1]["times"][0]["name"]), testing::EndsWith("/Simple"));
+  EXPECT_THAT(Plan(ask).output,
+              HasSubstr("all_reduce by NCCL: 128 ranks on 16 hosts of leaf-spine"));
+}
+
 TEST_F(WeftPlan, CollectiveNamesWhatIsWrong) {
   const std::pair<const char*, const char*> wrongs[] = {
       {"all_redcue", "there are all_reduce"},
@@ -506,6 +528,10 @@ TEST_F(WeftPlan, CollectiveNamesWhatIsWrong) {
       {"all_reduce --fabric leaf-spine:leaves=2,spines=1,hosts_per_leaf=2 --hosts h7", "h7"},
       {"all_reduce --hosts 4 --simulate flow", "--fabric"},
       {"all_reduce --simulate fluid", "fluid"},
+      {"all_reduce --set collective.axes_at_once=rows", "collective.axes_at_once \"rows\""},
+      {"all_reduce --hosts 4 --nccl", "--nccl needs the fabric"},
+      {"all_to_all --nccl --fabric leaf-spine:leaves=2,spines=1,hosts_per_leaf=2",
+       "NCCL chooses nothing for all_to_all"},
       {"all_reduce --mesh tp8,dp4 --hosts 4", "--mesh tp8,dp4 are 32 ranks; 4 hosts of 1 are 4"},
       {"all_reduce --mesh tp1", "no group of more than one rank"},
       {"all_reduce --mesh tp2 --fabric a --fabric b", "a second --fabric"},

@@ -87,7 +87,11 @@ struct LaunchConfig {  // CUlaunchConfig
   unsigned grid[3], block[3], shared_bytes;
   void* stream;
 };
+// Where the variable is set, kernels end at once and move nothing: for what NCCL decides before it
+// launches one, also of kernels that are not played.
 int cuLaunchKernelEx(const LaunchConfig* config, void*, void**, void** extra) {
+  static const bool skips = getenv("WEFT_SCRIPTED_GPU_SKIPS_KERNELS") != nullptr;
+  if (skips) return kSuccess;
   const char* arguments = nullptr;
   size_t size = 0;
   constexpr uintptr_t kBuffer = 1, kSize = 2;
