@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -36,6 +37,11 @@ constexpr int64_t kForgetAfterNs = 3'600'000'000'000;
 // looks at every file, and a job of many processes would make one for each.
 constexpr int64_t kSearchEveryNs = 600'000'000'000;
 constexpr char kSearched[] = ".searched";  // its time of change: the last search
+
+// The same between two counts of what dead processes left. It costs milliseconds where that is
+// much, and the processes of a job start together.
+constexpr int64_t kCountEveryNs = 1'000'000'000;
+constexpr char kCounted[] = ".counted";
 
 // For file names: a job's name may hold anything.
 std::string Plain(absl::string_view text) {
@@ -93,20 +99,26 @@ int64_t ChangedNs(const struct stat& file) {
   return int64_t{file.st_mtim.tv_sec} * 1'000'000'000 + file.st_mtim.tv_nsec;
 }
 
-// True once in kSearchEveryNs, to one process. Also where the mark cannot be written.
-bool SearchIsDue(const std::string& folder) {
-  const std::string mark = absl::StrCat(folder, "/", kSearched);
+// True once in `every_ns`, to one process, and never to one that asks while another is being told.
+// The time of change of the mark, a file of the folder, is that of the last time. Also true where
+// the mark cannot be written.
+bool IsDue(const std::string& folder, const char* name, int64_t every_ns) {
+  const std::string mark = absl::StrCat(folder, "/", name);
   struct stat found {};
   const int64_t now_ns = Realtime();
-  if (lstat(mark.c_str(), &found) == 0 && S_ISREG(found.st_mode)) {
+  const auto is_recent = [&] {
     const int64_t ago_ns = now_ns - ChangedNs(found);
-    if (ago_ns >= 0 && ago_ns < kSearchEveryNs) return false;  // the clock may have been set back
-  }
+    return ago_ns >= 0 && ago_ns < every_ns;  // the clock may have been set back
+  };
+  const bool is_there = lstat(mark.c_str(), &found) == 0 && S_ISREG(found.st_mode);
+  if (is_there && is_recent()) return false;
   const int fd = open(mark.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return true;
-  futimens(fd, nullptr);
+  const bool is_first =
+      flock(fd, LOCK_EX | LOCK_NB) == 0 && (!is_there || (fstat(fd, &found) == 0 && !is_recent()));
+  if (is_first) futimens(fd, nullptr);
   close(fd);
-  return true;
+  return is_first;
 }
 
 // A file "JOB-RANK-PID.weft".
@@ -212,7 +224,7 @@ std::string DefaultRecordFolder() {
 absl::StatusOr<std::unique_ptr<Records>> Records::Open(const RecordOptions& options) {
   const std::string folder = options.folder.empty() ? DefaultRecordFolder() : options.folder;
   WEFT_RETURN_IF_ERROR(OwnFolder(folder));
-  if (SearchIsDue(folder)) RemoveForgotten(FilesOf(folder));
+  if (IsDue(folder, kSearched, kSearchEveryNs)) RemoveForgotten(FilesOf(folder));
   static std::atomic<int> number{0};  // a process may have several
   const int own = number.fetch_add(1);
   const std::string path =
@@ -265,7 +277,11 @@ std::unique_ptr<Records> Records::FromSettings(const Settings& settings, absl::s
   options.bytes = settings.ByteCount("records.bytes");
   options.keep = settings.Bool("records.keep");
   if (options.folder.empty()) options.folder = DefaultRecordFolder();
-  if (OwnFolder(options.folder).ok()) {
+  // What this process has counted itself does not stop it from counting again.
+  static std::atomic<bool> has_counted{false};
+  if (OwnFolder(options.folder).ok() &&
+      (IsDue(options.folder, kCounted, kCountEveryNs) || has_counted.load())) {
+    has_counted.store(true);
     RemoveBeyond(DeadBytesMax(options.folder, settings.ByteCount("records.dead_bytes")),
                  FilesOf(options.folder));
   }

@@ -116,12 +116,23 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
 }  // namespace
 
 Settings::Settings(absl::Span<const SettingRow> table) : table_(table) {
-  entries_.reserve(table.size());
-  for (const SettingRow& row : table) {
-    absl::StatusOr<Value> value = Parse(row, row.standard);
-    WEFT_CHECK(value.ok(), "default of " << row.name << ": " << value.status().ToString());
-    entries_.push_back({*std::move(value), std::string(row.standard), "default"});
+  const auto defaults = [table] {
+    std::vector<Entry> entries;
+    entries.reserve(table.size());
+    for (const SettingRow& row : table) {
+      absl::StatusOr<Value> value = Parse(row, row.standard);
+      WEFT_CHECK(value.ok(), "default of " << row.name << ": " << value.status().ToString());
+      entries.push_back({*std::move(value), std::string(row.standard), "default"});
+    }
+    return entries;
+  };
+  if (table.data() != LibrarySettings().data() || table.size() != LibrarySettings().size()) {
+    entries_ = defaults();
+    return;
   }
+  // Parsing takes some 50 us, and a process that joins a job makes half a dozen of these.
+  static const auto* const library = new std::vector<Entry>(defaults());
+  entries_ = *library;
 }
 
 absl::StatusOr<Settings> Settings::FromEnvironment() {

@@ -164,6 +164,7 @@ void WeftBackend::shutdown() {
     futures.swap(futures_);
     deferred.swap(deferred_);
     coalescing_.reset();
+    is_coalescing_.store(false, std::memory_order_relaxed);
   }
   // Calls of other threads keep the communicator while they start something: unfinished works are
   // done when the last of them lets go, and nothing writes any more.
@@ -311,15 +312,19 @@ at::Tensor WeftBackend::allocateTensor(long size, at::TensorOptions options) {
 
 // ---- Calls
 
-WeftBackend::WorkHandle WeftBackend::Start(const Call& call, bool is_async) {
-  const c10::intrusive_ptr<WeftWork>& work = call.work();
-  if (!c10d::isP2POp(work->retrieveOpType())) work->set_sequence(++sequence_);
-  {
-    std::lock_guard<std::mutex> lock(pending_mutex_);
-    while (!pending_.empty() && pending_.front()->done()) pending_.pop_front();
-    pending_.push_back(call.state());
+WeftBackend::WorkHandle WeftBackend::Start(Call& call, bool is_async, at::TensorList results) {
+  uint64_t sequence = 0;
+  if (!c10d::isP2POp(call.type())) sequence = ++sequence_;
+  if (has_pending_.load(std::memory_order_relaxed)) DropDone();
+  const bool is_coalescing = is_coalescing_.load(std::memory_order_relaxed);
+  if (!is_async && !is_coalescing && !call.is_profiled()) {
+    Finish(call);
+    return nullptr;
   }
-  {
+  c10::intrusive_ptr<WeftWork> work = call.TakeWork(results);
+  work->set_sequence(sequence);
+  Keep(work->state());
+  if (is_coalescing) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (coalescing_ != nullptr) {
       coalescing_->works.push_back(work);
@@ -331,10 +336,36 @@ WeftBackend::WorkHandle WeftBackend::Start(const Call& call, bool is_async) {
   return nullptr;
 }
 
+void WeftBackend::Finish(Call& call) {
+  const absl::Status status = call.state().WaitAsGroup(call.timeout());
+  std::exception_ptr error;
+  if (status.ok()) {
+    error = call.state().Conclude(call.title(), *statistics_);
+  } else {
+    error = BackendError(status);
+    Keep(std::make_shared<TransferState>(std::move(call.state())));
+  }
+  StayIfProcessEnds();
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+void WeftBackend::Keep(std::shared_ptr<TransferState> state) {
+  std::lock_guard<std::mutex> lock(pending_mutex_);
+  pending_.push_back(std::move(state));
+  has_pending_.store(true, std::memory_order_relaxed);
+}
+
+void WeftBackend::DropDone() {
+  std::lock_guard<std::mutex> lock(pending_mutex_);
+  while (!pending_.empty() && pending_.front()->done()) pending_.pop_front();
+  has_pending_.store(!pending_.empty(), std::memory_order_relaxed);
+}
+
 void WeftBackend::startCoalescing() {
   std::lock_guard<std::mutex> lock(mutex_);
   TORCH_CHECK(coalescing_ == nullptr, "weft: coalescing has been started already");
   coalescing_ = std::make_unique<Coalescing>();
+  is_coalescing_.store(true, std::memory_order_relaxed);
 }
 
 WeftBackend::WorkHandle WeftBackend::endCoalescing() {
@@ -342,6 +373,7 @@ WeftBackend::WorkHandle WeftBackend::endCoalescing() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     coalescing.swap(coalescing_);
+    is_coalescing_.store(false, std::memory_order_relaxed);
   }
   TORCH_CHECK(coalescing != nullptr, "weft: coalescing was not started");
   Call call(*this, c10d::OpType::COALESCED, "weft:coalesced", c10d::kUnsetTimeout, {}, Traffic());
@@ -354,8 +386,7 @@ WeftBackend::WorkHandle WeftBackend::endCoalescing() {
   call.AtEnd([works = std::move(coalescing->works)] {
     for (const auto& work : works) work->isCompleted();
   });
-  call.Results(std::move(results));
-  return call.work();
+  return call.TakeWork(results);
 }
 
 }  // namespace weft::collectives

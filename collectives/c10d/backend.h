@@ -185,11 +185,15 @@ class WeftBackend final : public c10d::Backend {
 
   // Numbers what `call` started and keeps it until it is done. Unless `is_async`, waits for it and
   // returns null, or throws, as Work::wait() does: c10d's synchronous calls accept that, and it
-  // spares them the making of a Python object and a call. Between startCoalescing() and
-  // endCoalescing() it never waits.
-  WorkHandle Start(const Call& call, bool is_async = true);
+  // spares them the making of a work and of its Python object. Between startCoalescing() and
+  // endCoalescing() it never waits. `results`: of the work. The last use of `call`.
+  WorkHandle Start(Call& call, bool is_async, at::TensorList results);
   WorkHandle StartAllReduce(Tensors& tensors, Call call, const char* name, const c10d::ReduceOp& op,
                             bool is_async);
+  void Finish(Call& call);  // waits for it, without a work
+  // Keeps what is on its way until it is done, whether or not anybody has a work for it.
+  void Keep(std::shared_ptr<TransferState> state);
+  void DropDone();  // of what is kept, the oldest that are done
   void AddAllGather(Call& call, const char* name, const at::Tensor& output,
                     const at::Tensor& input);
   // A tensor a rank, of any sizes.
@@ -224,6 +228,7 @@ class WeftBackend final : public c10d::Backend {
   std::shared_ptr<FutureThreads> futures_;
   std::shared_ptr<Deferred> deferred_;  // made by its first use
   std::unique_ptr<Coalescing> coalescing_;
+  std::atomic<bool> is_coalescing_{false};  // whether there is one; to be asked without the mutex
   std::shared_ptr<GroupRegistry> registry_;
   int shrunk_ = 0;  // groups made by shrink()
   const std::shared_ptr<MemoryPool> memory_ =
@@ -231,6 +236,7 @@ class WeftBackend final : public c10d::Backend {
   // What is on its way must outlive a work that nobody kept. Oldest first; pruned by the next call.
   std::mutex pending_mutex_;
   std::deque<std::shared_ptr<TransferState>> pending_;
+  std::atomic<bool> has_pending_{false};  // to be asked without the mutex
 };
 
 }  // namespace weft::collectives

@@ -10,7 +10,7 @@ using c10d::OpType;
 
 size_t CountOf(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
-Traffic InPlace(const std::vector<at::Tensor>& tensors, int root = Traffic::kOwnRank) {
+Traffic InPlace(at::TensorList tensors, int root = Traffic::kOwnRank) {
   const int64_t elements = ElementsOf(tensors);
   return {.input_elements = elements, .output_elements = elements, .peer = root};
 }
@@ -20,7 +20,7 @@ Traffic InPlace(const std::vector<at::Tensor>& tensors, int root = Traffic::kOwn
 WeftBackend::WorkHandle WeftBackend::barrier(const c10d::BarrierOptions& options) {
   Call call(*this, OpType::BARRIER, "weft:barrier", options.timeout, {}, Traffic());
   call.Add(call.communicator().Barrier());
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, {});
 }
 
 WeftBackend::WorkHandle WeftBackend::broadcast(Tensors& tensors,
@@ -34,8 +34,7 @@ WeftBackend::WorkHandle WeftBackend::broadcast(Tensors& tensors,
   at::Tensor data = call.Target(tensor, true);
   call.Add(call.communicator().Broadcast(data.data_ptr(), data.data_ptr(), CountOf(data), type,
                                          RankOf(options.rootRank)));
-  call.Results(tensors);
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, tensors);
 }
 
 WeftBackend::WorkHandle WeftBackend::StartAllReduce(Tensors& tensors, Call call, const char* name,
@@ -50,8 +49,7 @@ WeftBackend::WorkHandle WeftBackend::StartAllReduce(Tensors& tensors, Call call,
     call.Add(call.communicator().AllReduce(data.data_ptr(), data.data_ptr(), CountOf(data),
                                            ReducedType(name, data, reduction), reduction));
   }
-  call.Results(tensors);
-  return Start(call, is_async);
+  return Start(call, is_async, tensors);
 }
 
 WeftBackend::WorkHandle WeftBackend::allreduce(Tensors& tensors,
@@ -101,8 +99,7 @@ WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,
     *result = *std::move(whole);
     return absl::OkStatus();
   }));
-  call.Results(tensors);
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, tensors);
 }
 
 WeftBackend::WorkHandle WeftBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
@@ -118,8 +115,7 @@ WeftBackend::WorkHandle WeftBackend::reduce(Tensors& tensors, const c10d::Reduce
                          : call.Source(Call::Scaled(tensor, options.reduceOp));
   call.Add(call.communicator().Reduce(data.data_ptr(), root ? data.data_ptr() : nullptr,
                                       CountOf(data), type, op, RankOf(options.rootRank)));
-  call.Results(tensors);
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, tensors);
 }
 
 void WeftBackend::AddAllGather(Call& call, const char* name, const at::Tensor& output,
@@ -146,8 +142,7 @@ WeftBackend::WorkHandle WeftBackend::_allgather_base(at::Tensor& output, at::Ten
   Call call(*this, OpType::_ALLGATHER_BASE, "weft:all_gather", options.timeout, {input},
             {.input_elements = input.numel(), .output_elements = output.numel()});
   AddAllGather(call, name, output, input);
-  call.Results({output});
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, {output});
 }
 
 WeftBackend::WorkHandle WeftBackend::allgather_into_tensor_coalesced(
@@ -162,8 +157,7 @@ WeftBackend::WorkHandle WeftBackend::allgather_into_tensor_coalesced(
   Call call(*this, OpType::COALESCED, "weft:all_gather", options.timeout, inputs,
             {.input_elements = ElementsOf(inputs), .output_elements = ElementsOf(outputs)});
   for (size_t i = 0; i < inputs.size(); ++i) AddAllGather(call, name, outputs[i], inputs[i]);
-  call.Results(outputs);
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, outputs);
 }
 
 void WeftBackend::AddReduceScatter(Call& call, const char* name, const at::Tensor& output,
@@ -183,8 +177,7 @@ WeftBackend::WorkHandle WeftBackend::_reduce_scatter_base(
   Call call(*this, OpType::_REDUCE_SCATTER_BASE, "weft:reduce_scatter", options.timeout, {input},
             {.input_elements = input.numel(), .output_elements = output.numel()});
   AddReduceScatter(call, name, output, input, options.reduceOp);
-  call.Results({output});
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, {output});
 }
 
 WeftBackend::WorkHandle WeftBackend::reduce_scatter_tensor_coalesced(
@@ -202,8 +195,7 @@ WeftBackend::WorkHandle WeftBackend::reduce_scatter_tensor_coalesced(
   for (size_t i = 0; i < inputs.size(); ++i) {
     AddReduceScatter(call, name, outputs[i], inputs[i], options.reduceOp);
   }
-  call.Results(outputs);
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, outputs);
 }
 
 WeftBackend::WorkHandle WeftBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -233,8 +225,7 @@ WeftBackend::WorkHandle WeftBackend::alltoall_base(at::Tensor& output, at::Tenso
     call.Add(call.communicator().AllToAllV(source.data_ptr(), from.counts, from.offsets,
                                            target.data_ptr(), to.counts, to.offsets, type));
   }
-  call.Results({output});
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, {output});
 }
 
 }  // namespace weft::collectives

@@ -55,8 +55,7 @@ WeftBackend::WorkHandle WeftBackend::allgather(std::vector<Tensors>& outputs, Te
   Call call(*this, OpType::ALLGATHER, "weft:all_gather", options.timeout, inputs,
             {.input_elements = input.numel(), .output_elements = ElementsOf(outputs[0])});
   AddGatheredList(call, name, outputs[0], input);
-  call.Results(outputs[0]);
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, outputs[0]);
 }
 
 WeftBackend::WorkHandle WeftBackend::allgather_coalesced(std::vector<Tensors>& outputs,
@@ -85,8 +84,7 @@ WeftBackend::WorkHandle WeftBackend::allgather_coalesced(std::vector<Tensors>& o
     AddGatheredList(call, name, by_input[i], inputs[i]);
     results.insert(results.end(), by_input[i].begin(), by_input[i].end());
   }
-  call.Results(std::move(results));
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, results);
 }
 
 WeftBackend::WorkHandle WeftBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -107,8 +105,7 @@ WeftBackend::WorkHandle WeftBackend::gather(std::vector<Tensors>& outputs, Tenso
   void* target = root ? call.FlatTarget(outputs[0]).data_ptr() : nullptr;
   call.Add(call.communicator().Gather(source.data_ptr(), target, CountOf(source), type,
                                       RankOf(options.rootRank)));
-  if (root) call.Results(outputs[0]);
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, root ? at::TensorList(outputs[0]) : at::TensorList());
 }
 
 WeftBackend::WorkHandle WeftBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -129,8 +126,7 @@ WeftBackend::WorkHandle WeftBackend::scatter(Tensors& outputs, std::vector<Tenso
   at::Tensor target = call.Target(output, false);
   call.Add(call.communicator().Scatter(source, target.data_ptr(), CountOf(target), type,
                                        RankOf(options.rootRank)));
-  call.Results(outputs);
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, outputs);
 }
 
 WeftBackend::WorkHandle WeftBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -158,8 +154,7 @@ WeftBackend::WorkHandle WeftBackend::reduce_scatter(Tensors& outputs, std::vecto
                                           CountOf(source), type, op, RankOf(root)));
     }
   }
-  call.Results(outputs);
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, outputs);
 }
 
 WeftBackend::WorkHandle WeftBackend::alltoall(Tensors& outputs, Tensors& inputs,
@@ -182,8 +177,7 @@ WeftBackend::WorkHandle WeftBackend::alltoall(Tensors& outputs, Tensors& inputs,
   Parts to = PartsOf(outputs);
   call.Add(call.communicator().AllToAllV(source.data_ptr(), from.counts, from.offsets,
                                          target.data_ptr(), to.counts, to.offsets, type));
-  call.Results(outputs);
-  return Start(call, options.asyncOp);
+  return Start(call, options.asyncOp, outputs);
 }
 
 }  // namespace weft::collectives

@@ -35,8 +35,7 @@ WeftBackend::WorkHandle WeftBackend::send(Tensors& tensors, int target, int tag)
   at::Tensor data = call.Source(tensor);
   call.Add(call.communicator().Send(data.data_ptr(), data.nbytes(), RankOf(target),
                                     static_cast<uint32_t>(tag)));
-  call.Results(tensors);
-  return Start(call);
+  return Start(call, /*is_async=*/true, tensors);
 }
 
 WeftBackend::WorkHandle WeftBackend::recv(Tensors& tensors, int source, int tag) {
@@ -48,8 +47,7 @@ WeftBackend::WorkHandle WeftBackend::recv(Tensors& tensors, int source, int tag)
   at::Tensor data = call.Target(tensor, false);
   call.Add(call.communicator().Receive(data.data_ptr(), data.nbytes(), RankOf(source),
                                        static_cast<uint32_t>(tag)));
-  call.Results(tensors);
-  return Start(call);
+  return Start(call, /*is_async=*/true, tensors);
 }
 
 WeftBackend::WorkHandle WeftBackend::recvAnysource(Tensors& tensors, int tag) {
@@ -62,8 +60,7 @@ WeftBackend::WorkHandle WeftBackend::recvAnysource(Tensors& tensors, int tag) {
   at::Tensor data = call.Target(tensor, false);
   call.Add(
       call.communicator().ReceiveAny(data.data_ptr(), data.nbytes(), static_cast<uint32_t>(tag)));
-  call.Results(tensors);
-  return Start(call);
+  return Start(call, /*is_async=*/true, tensors);
 }
 
 void WeftBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all) {

@@ -16,7 +16,6 @@ void CopyInto(at::Tensor target, const at::Tensor& source) {
 // An event record_param_comms, from which traces know sizes, peer, group and sequence number.
 void RecordForProfiler(const WeftBackend& backend, c10d::OpType type, const char* title,
                        uint64_t sequence, at::ScalarType dtype, const Traffic& traffic) {
-  if (!at::hasCallbacks()) return;
   const char* colon = std::strchr(title, ':');
   const std::vector<Rank>& ranks = backend.ranks();
   const int first = ranks[0].value();
@@ -39,30 +38,43 @@ void RecordForProfiler(const WeftBackend& backend, c10d::OpType type, const char
 
 }  // namespace
 
-int64_t ElementsOf(const std::vector<at::Tensor>& tensors) {
+int64_t ElementsOf(at::TensorList tensors) {
   int64_t elements = 0;
   for (const at::Tensor& tensor : tensors) elements += tensor.numel();
   return elements;
 }
 
 Call::Call(WeftBackend& backend, c10d::OpType type, const char* title,
-           std::chrono::milliseconds timeout, const std::vector<at::Tensor>& inputs,
-           const Traffic& traffic)
-    : communicator_(backend.communicator()), state_(std::make_shared<TransferState>()) {
-  if (timeout <= std::chrono::milliseconds::zero()) timeout = backend.timeout_;
-  state_->statistics = backend.statistics_;
+           std::chrono::milliseconds timeout, at::TensorList inputs, const Traffic& traffic)
+    : backend_(backend),
+      type_(type),
+      title_(title),
+      timeout_(timeout > std::chrono::milliseconds::zero() ? timeout : backend.timeout_.load()),
+      communicator_(backend.communicator()) {
   for (const at::Tensor& tensor : inputs) {
-    if (!tensor.is_sparse()) state_->bytes += tensor.nbytes();
+    if (!tensor.is_sparse()) state_.bytes += tensor.nbytes();
   }
-  std::shared_ptr<FutureThreads> futures;
-  {
-    std::lock_guard<std::mutex> lock(backend.mutex_);
-    futures = backend.futures_;
-  }
+  if (!at::hasCallbacks()) return;
   RecordForProfiler(backend, type, title, backend.sequence_.load() + 1,
                     inputs.empty() ? at::kByte : inputs[0].scalar_type(), traffic);
-  work_ = c10::make_intrusive<WeftWork>(backend.getRank(), type, title, inputs, timeout, state_,
-                                        std::move(futures));
+  work_ = NewWork(inputs);
+}
+
+c10::intrusive_ptr<WeftWork> Call::NewWork(at::TensorList inputs) const {
+  std::shared_ptr<FutureThreads> futures;
+  {
+    std::lock_guard<std::mutex> lock(backend_.mutex_);
+    futures = backend_.futures_;
+  }
+  return c10::make_intrusive<WeftWork>(backend_.getRank(), type_, title_, inputs, timeout_,
+                                       backend_.statistics_, std::move(futures));
+}
+
+c10::intrusive_ptr<WeftWork> Call::TakeWork(at::TensorList results) {
+  c10::intrusive_ptr<WeftWork> work = is_profiled() ? std::move(work_) : NewWork({});
+  work->set_state(std::move(state_));
+  work->set_results(results.vec());
+  return work;
 }
 
 at::Tensor Call::Target(const at::Tensor& tensor, bool keep) {
@@ -96,11 +108,11 @@ at::Tensor Call::Reduced(const at::Tensor& tensor, const c10d::ReduceOp& op) {
 }
 
 void Call::AtEnd(std::function<void()> action) {
-  if (!state_->deliver) {
-    state_->deliver = std::move(action);
+  if (!state_.deliver) {
+    state_.deliver = std::move(action);
     return;
   }
-  state_->deliver = [first = std::move(state_->deliver), second = std::move(action)] {
+  state_.deliver = [first = std::move(state_.deliver), second = std::move(action)] {
     first();
     second();
   };

@@ -1,10 +1,13 @@
-// One call of a backend on its way: the work that it returns, the communicator that it uses, what
-// it started there, and what must live or be done until the end.
+// One call of a backend on its way: the communicator that it uses, what it started there, what must
+// live or be done until the end, and the work that it returns.
 //
-// The work is made first, so that a profiler's event spans the whole call.
+// The work is made last, and not at all for a call that is waited for at once (Backend::Start): of
+// a small call it would be a good part. While a profiler is on it is made first, so that the
+// profiler's event spans the whole call.
 #ifndef WEFT_COLLECTIVES_C10D_CALL_H_
 #define WEFT_COLLECTIVES_C10D_CALL_H_
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -27,15 +30,14 @@ struct Traffic {
   const std::vector<int64_t>* input_splits = nullptr;
   const std::vector<int64_t>* output_splits = nullptr;
 };
-int64_t ElementsOf(const std::vector<at::Tensor>& tensors);
+int64_t ElementsOf(at::TensorList tensors);
 
 class Call {
  public:
   // `title` is a literal as the profiler shows it: "weft:all_reduce". `inputs` of this rank and
   // `traffic` are for the profiler, and the bytes of `inputs` for the statistics.
   Call(WeftBackend& backend, c10d::OpType type, const char* title,
-       std::chrono::milliseconds timeout, const std::vector<at::Tensor>& inputs,
-       const Traffic& traffic);
+       std::chrono::milliseconds timeout, at::TensorList inputs, const Traffic& traffic);
 
   Communicator& communicator() { return *communicator_; }
 
@@ -52,22 +54,31 @@ class Call {
   // What is reduced in place: as Target(), of the scaled tensor.
   at::Tensor Reduced(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
-  void Add(WorkPtr work) { state_->works.push_back(std::move(work)); }
-  void Results(std::vector<at::Tensor> tensors) { work_->set_results(std::move(tensors)); }
+  void Add(WorkPtr work) { state_.works.push_back(std::move(work)); }
   void AtEnd(std::function<void()> action);
 
-  const c10::intrusive_ptr<WeftWork>& work() const { return work_; }
-  const std::shared_ptr<TransferState>& state() const { return state_; }
+  c10d::OpType type() const { return type_; }
+  const char* title() const { return title_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  bool is_profiled() const { return work_ != nullptr; }
+  TransferState& state() { return state_; }
+  // Gives it what was started; the last use of this call. `results`: of the work.
+  c10::intrusive_ptr<WeftWork> TakeWork(at::TensorList results);
 
  private:
   at::Tensor Hold(at::Tensor tensor) {
-    state_->held.push_back(tensor);
+    state_.held.push_back(tensor);
     return tensor;
   }
+  c10::intrusive_ptr<WeftWork> NewWork(at::TensorList inputs) const;
 
+  WeftBackend& backend_;
+  const c10d::OpType type_;
+  const char* const title_;
+  std::chrono::milliseconds timeout_;  // of a wait for it; none where it is not positive
   std::shared_ptr<Communicator> communicator_;
-  std::shared_ptr<TransferState> state_;
-  c10::intrusive_ptr<WeftWork> work_;
+  TransferState state_;
+  c10::intrusive_ptr<WeftWork> work_;  // null while no profiler is on
 };
 
 }  // namespace weft::collectives

@@ -6,6 +6,8 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace weft::collectives {
 
@@ -17,10 +19,10 @@ class Statistics {
     uint64_t bytes = 0;     // of this rank's tensors: the inputs, of a receive the output
     int64_t busy_ns = 0;    // from call to completion, added up
   };
-  // `title`: a literal, "all_reduce".
+  // `title`: a literal, "weft:all_reduce".
   void Count(const char* title, uint64_t bytes, int64_t busy_ns, bool failed) {
     std::lock_guard<std::mutex> lock(mutex_);
-    Row& row = rows_[title];
+    Row& row = RowOf(title);
     ++row.calls;
     row.failures += failed ? 1 : 0;
     row.bytes += bytes;
@@ -28,12 +30,29 @@ class Statistics {
   }
   std::map<std::string, Row> rows() const {
     std::lock_guard<std::mutex> lock(mutex_);
-    return rows_;
+    std::map<std::string, Row> sums;
+    for (const auto& [title, row] : rows_) {
+      Row& sum = sums[title];
+      sum.calls += row.calls;
+      sum.failures += row.failures;
+      sum.bytes += row.bytes;
+      sum.busy_ns += row.busy_ns;
+    }
+    return sums;
   }
 
  private:
+  Row& RowOf(const char* title) {
+    for (auto& [known, row] : rows_) {
+      if (known == title) return row;
+    }
+    return rows_.emplace_back(title, Row()).second;
+  }
+
   mutable std::mutex mutex_;
-  std::map<std::string, Row> rows_;
+  // Found by the literal's address: a dozen, and a small call would notice the comparing of texts.
+  // Literals of equal text that have several addresses have a row each.
+  std::vector<std::pair<const char*, Row>> rows_;
 };
 
 }  // namespace weft::collectives

@@ -1,10 +1,12 @@
 #include "collectives/c10d/work.h"
 
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -67,53 +69,23 @@ int64_t TransferState::busy_ns() const {
   return std::max<int64_t>(end - start, 0);
 }
 
-WeftWork::WeftWork(int rank, c10d::OpType type, const char* title,
-                   const std::vector<at::Tensor>& inputs, std::chrono::milliseconds timeout,
-                   std::shared_ptr<TransferState> state, std::weak_ptr<FutureThreads> futures)
-    : Work(rank, type, title, inputs),
-      title_(title),
-      timeout_(timeout),
-      state_(std::move(state)),
-      futures_(std::move(futures)) {}
-
-void WeftWork::Finish() {
-  std::lock_guard<std::mutex> lock(finish_mutex_);
-  if (finished_) return;
-  absl::Status status;
-  for (const WorkPtr& work : state_->works) status.Update(work->status());
-  if (absl::IsDeadlineExceeded(status)) status = Annotate(status, "the timeout ran out");
-  std::exception_ptr error;
-  if (status.ok()) {
-    try {
-      if (state_->deliver) state_->deliver();
-    } catch (...) {
-      error = std::current_exception();
-    }
-  } else {
-    error = BackendError(status);
-  }
-  if (state_->statistics != nullptr) {
-    state_->statistics->Count(title_, state_->bytes, state_->busy_ns(), error != nullptr);
-  }
-  state_->deliver = nullptr;
-  state_->held.clear();
-  finished_ = true;
-  finish(error);
-}
-
-absl::Status WeftWork::WaitFor(absl::Duration bound) {
-  absl::Time deadline =
-      bound == absl::InfiniteDuration() ? absl::InfiniteFuture() : absl::Now() + bound;
+absl::Status TransferState::WaitFor(absl::Duration bound) {
   bool (*const interrupted)() = interrupt_check.load();
-  for (const WorkPtr& work : state_->works) {
+  const auto slice_of = [&](absl::Duration left) {
+    return interrupted != nullptr && left > kInterruptSlice ? kInterruptSlice : left;
+  };
+  // A single work mostly ends within the first slice, for which no clock is read.
+  absl::Time deadline = absl::InfiniteFuture();
+  bool has_deadline = works.size() > 1 && bound < absl::InfiniteDuration();
+  if (has_deadline) deadline = absl::Now() + bound;
+  for (const WorkPtr& work : works) {
+    absl::Duration left = bound;
     while (!work->done()) {
-      absl::Duration left = deadline == absl::InfiniteFuture()
-                                ? absl::InfiniteDuration()
-                                : std::max(deadline - absl::Now(), absl::ZeroDuration());
-      const bool sliced = interrupted != nullptr && left > kInterruptSlice;
-      absl::Status status = work->Wait(sliced ? kInterruptSlice : left);
+      if (has_deadline) left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+      const absl::Duration slice = slice_of(left);
+      absl::Status status = work->Wait(slice);
       if (work->done()) break;
-      if (!sliced) {
+      if (slice == left) {
         return absl::DeadlineExceededError(absl::StrCat(
             "the timeout of ", absl::FormatDuration(bound), " ran out: ", status.message()));
       }
@@ -121,8 +93,64 @@ absl::Status WeftWork::WaitFor(absl::Duration bound) {
         return absl::CancelledError(
             absl::StrCat("the wait was interrupted by a signal: ", status.message()));
       }
+      if (!has_deadline && bound < absl::InfiniteDuration()) {
+        has_deadline = true;
+        deadline = absl::Now() + bound - slice;
+      }
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status TransferState::WaitAsGroup(std::chrono::milliseconds timeout) {
+  absl::Status status =
+      WaitFor(timeout > kNoTimeout ? absl::FromChrono(timeout) : absl::InfiniteDuration());
+  if (absl::IsDeadlineExceeded(status) && WaitFor(kVerdictGrace).ok()) return absl::OkStatus();
+  return status;
+}
+
+std::exception_ptr TransferState::Conclude(const char* title, Statistics& statistics) {
+  absl::Status status;
+  for (const WorkPtr& work : works) status.Update(work->status());
+  if (absl::IsDeadlineExceeded(status)) status = Annotate(status, "the timeout ran out");
+  std::exception_ptr error;
+  if (status.ok()) {
+    try {
+      if (deliver) deliver();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  } else {
+    error = BackendError(status);
+  }
+  statistics.Count(title, bytes, busy_ns(), error != nullptr);
+  deliver = nullptr;
+  held.clear();
+  return error;
+}
+
+// Nothing is recorded while no profiler is on, and a record would copy the inputs and cost a call
+// some hundred nanoseconds.
+WeftWork::WeftWork(int rank, c10d::OpType type, const char* title, at::TensorList inputs,
+                   std::chrono::milliseconds timeout, std::shared_ptr<Statistics> statistics,
+                   std::weak_ptr<FutureThreads> futures)
+    : Work(rank, type, at::hasCallbacks() ? title : nullptr,
+           at::hasCallbacks() ? std::optional(inputs.vec()) : std::nullopt),
+      title_(title),
+      timeout_(timeout),
+      statistics_(std::move(statistics)),
+      futures_(std::move(futures)) {}
+
+void WeftWork::Finish() {
+  std::lock_guard<std::mutex> lock(finish_mutex_);
+  if (finished_) return;
+  std::exception_ptr error = state_->Conclude(title_, *statistics_);
+  finished_ = true;
+  finish(error);
+}
+
+absl::Status WeftWork::WaitFor(absl::Duration bound) {
+  WEFT_RETURN_IF_ERROR(state_->WaitFor(bound));
   Finish();
   return absl::OkStatus();
 }
@@ -141,13 +169,9 @@ absl::Time WeftWork::deadline() const {
 }
 
 bool WeftWork::wait(std::chrono::milliseconds timeout) {
-  const bool is_own = timeout > kNoTimeout;  // and not the group's
-  if (!is_own) timeout = timeout_;
-  absl::Status status =
-      WaitFor(timeout > kNoTimeout ? absl::FromChrono(timeout) : absl::InfiniteDuration());
-  if (!is_own && absl::IsDeadlineExceeded(status) && WaitFor(kVerdictGrace).ok()) {
-    status = absl::OkStatus();
-  }
+  const absl::Status status = timeout > kNoTimeout ? state_->WaitFor(absl::FromChrono(timeout))
+                                                   : state_->WaitAsGroup(timeout_);
+  if (status.ok()) Finish();
   StayIfProcessEnds();
   if (!status.ok()) std::rethrow_exception(BackendError(status));
   if (std::exception_ptr error = exception()) std::rethrow_exception(error);

@@ -19,6 +19,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -27,16 +28,24 @@
 
 namespace weft::collectives {
 
-// What must outlive the transfer, whether or not anybody keeps the work.
+// What a call started, and what must live until that has ended.
 struct TransferState {
-  std::vector<WorkPtr> works;     // all must succeed
-  std::vector<at::Tensor> held;   // memory in use; dropped at the end
-  std::function<void()> deliver;  // copies what was staged; runs once, after success
-  std::shared_ptr<Statistics> statistics;
-  uint64_t bytes = 0;  // for the statistics
+  absl::InlinedVector<WorkPtr, 1> works;    // all must succeed
+  absl::InlinedVector<at::Tensor, 2> held;  // memory in use; dropped at the end
+  std::function<void()> deliver;            // copies what was staged; runs once, after success
+  uint64_t bytes = 0;                       // for the statistics
 
   bool done() const;
   int64_t busy_ns() const;  // from the first call to the last completion, once done
+  // Until the works are done. Not OK while they are not: the bound ran out, or the thread was
+  // interrupted (SetInterruptCheck).
+  absl::Status WaitFor(absl::Duration bound);
+  // The same for a caller who names no bound, with `timeout`, the group's; none where it is not
+  // positive. Works that have the same bound get a second more, to say whom they wait for.
+  absl::Status WaitAsGroup(std::chrono::milliseconds timeout);
+  // Once, when the works are done: delivers, counts the call as `title` and lets go of the memory.
+  // Null, or the error of the call.
+  std::exception_ptr Conclude(const char* title, Statistics& statistics);
 };
 
 class FutureThreads;
@@ -55,13 +64,15 @@ void StayIfProcessEnds();
 
 class WeftWork final : public c10d::Work {
  public:
-  // `title`: of the profiler's row, "weft:all_reduce"; a literal. `timeout`: of waits that name
-  // none, and of the future; none where it is not positive.
-  WeftWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
-           std::chrono::milliseconds timeout, std::shared_ptr<TransferState> state,
+  // `title`: of the profiler's row, "weft:all_reduce"; a literal. The row is for a profiler that is
+  // on now, and shows `inputs`. `timeout`: of waits that name none, and of the future; none where
+  // it is not positive.
+  WeftWork(int rank, c10d::OpType type, const char* title, at::TensorList inputs,
+           std::chrono::milliseconds timeout, std::shared_ptr<Statistics> statistics,
            std::weak_ptr<FutureThreads> futures);
 
   // Before anybody else sees the work.
+  void set_state(TransferState state) { *state_ = std::move(state); }
   void set_results(std::vector<at::Tensor> results) { results_ = std::move(results); }
   void set_sequence(uint64_t sequence) { sequence_ = sequence; }
   const std::vector<at::Tensor>& results() const { return results_; }
@@ -82,9 +93,8 @@ class WeftWork final : public c10d::Work {
 
  private:
   friend class FutureThreads;
-  // Not OK while not done: the bound ran out, or the thread was interrupted.
-  absl::Status WaitFor(absl::Duration bound);
-  void Finish();  // once the works are done
+  absl::Status WaitFor(absl::Duration bound);  // as that of the state; then Finish()
+  void Finish();                               // once the works are done
   void CompleteFuture(c10::ivalue::Future& future);
   absl::Time deadline() const;  // of the future
 
@@ -93,7 +103,8 @@ class WeftWork final : public c10d::Work {
   uint64_t sequence_ = 0;
   const std::chrono::milliseconds timeout_;
   const absl::Time born_ = absl::Now();
-  const std::shared_ptr<TransferState> state_;
+  const std::shared_ptr<TransferState> state_ = std::make_shared<TransferState>();
+  const std::shared_ptr<Statistics> statistics_;
   const std::weak_ptr<FutureThreads> futures_;
   std::mutex finish_mutex_;
   bool finished_ = false;

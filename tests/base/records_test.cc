@@ -1,7 +1,9 @@
 #include "base/records.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -127,6 +129,37 @@ TEST(Records, AreWholeUnderManyWriters) {
   for (std::thread& writer : writers) writer.join();
   take();
   EXPECT_EQ(seen + (*reader)->lost(), uint64_t{kWriters} * kEach);
+}
+
+// A writer that the kernel holds up between taking a record's number and writing it, or that dies
+// there.
+TEST(Records, WaitOnceForOneThatIsBeingWritten) {
+  ScratchFolder folder;
+  auto records = Records::Open(In(folder / "rings"));
+  ASSERT_TRUE(records.ok());
+  auto reader = RecordReader::Open((*records)->path());
+  ASSERT_TRUE(reader.ok());
+  const int fd = open((*records)->path().c_str(), O_RDWR | O_CLOEXEC);
+  const size_t bytes = RecordFileHeader::kBytes + 128 * sizeof(RecordSlot);
+  void* file = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ASSERT_NE(file, MAP_FAILED);
+  close(fd);
+  auto* header = static_cast<RecordFileHeader*>(file);
+  auto* slots = reinterpret_cast<RecordSlot*>(static_cast<char*>(file) + RecordFileHeader::kBytes);
+  for (const bool dies : {false, true}) {
+    (*records)->Write(Step(1));
+    const uint64_t number = header->next.fetch_add(1);
+    (*records)->Write(Step(3));
+    EXPECT_THAT((*reader)->Read(), SizeIs(1));
+    EXPECT_EQ((*reader)->lost(), 0u);
+    if (!dies) {
+      slots[number].words[0].store(static_cast<uint64_t>(RecordKind::kStep));
+      slots[number].sequence.store(2 * number + 2);
+    }
+    EXPECT_THAT((*reader)->Read(), SizeIs(dies ? 1 : 2));
+    EXPECT_EQ((*reader)->lost(), dies ? 1u : 0u);
+  }
+  munmap(file, bytes);
 }
 
 TEST(Records, OutliveAProcessThatDiesAndGoWithOneThatEnds) {

@@ -38,6 +38,12 @@ def print_rows(measured: dict) -> None:
                             ("removed_us", "communication removed")):
         if name in measured:
             print_row(measured, what, ours, measured[name], peer_name)
+    if "weft_cpu_us" in measured:
+        print_row(measured, f"{what}: init alone", measured["init_us"], measured["gloo_init_us"], "gloo")
+        for name in ("gloo", "fake"):
+            print_row(measured, f"{what}: processor time of a rank", measured["weft_cpu_us"],
+                      measured[f"{name}_cpu_us"], name)
+        print_row(measured, what, ours, measured["meeting_alone_us"], "a meeting at the store alone")
     if "exposed_weft_us" in measured:
         print_row(measured, f"{what}: exposed communication", measured["exposed_weft_us"],
                   measured["exposed_gloo_us"], "gloo")

@@ -80,10 +80,10 @@ class Result:
 def run_preset(preset: str, what: str | None) -> Result:
     # Unit tests need nothing but themselves, and a sanitizer's of PyTorch the library alone; those of
     # other tiers run programs.
-    targets = {"unit": ["unit_tests"]}
-    if preset in INSTRUMENTED_PRESETS:
-        targets["torch"] = ["weft_python"]
-    folder = build.build(preset, targets.get(what, []))
+    targets = {"unit": ["unit_tests"]}.get(what, [])
+    if preset in INSTRUMENTED_PRESETS and what is not None and what.split(".")[0] == "torch":
+        targets = ["weft_python"]
+    folder = build.build(preset, targets)
     if what == "all":
         what, named = None, DOWNLOADING_TIERS
     else:

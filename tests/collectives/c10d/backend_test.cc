@@ -71,6 +71,13 @@ at::Tensor Reduced(int ranks, at::IntArrayRef sizes, at::ScalarType type,
   return result.to(type);
 }
 
+c10d::AllreduceOptions Synchronous(std::chrono::milliseconds timeout = c10d::kUnsetTimeout) {
+  c10d::AllreduceOptions options;
+  options.asyncOp = false;
+  options.timeout = timeout;
+  return options;
+}
+
 void ExpectEqual(const at::Tensor& got, const at::Tensor& wanted) {
   EXPECT_TRUE(at::equal(got, wanted)) << "got " << got << "\nwanted " << wanted;
 }
@@ -399,6 +406,36 @@ TEST(Backend, AWaitEndsAtItsOwnBoundAndTheWorkGoesOn) {
       backend.allreduce(tensors, {})->wait();
     }
     ExpectEqual(tensors[0], at::full({4}, 2.0F));
+  });
+}
+
+TEST(Backend, ASynchronousCallWhoseTimeRanOutGoesOnAndKeepsItsMemory) {
+  RunBackends(2, [](WeftBackend& backend) {
+    Tensors token{at::ones({1})};
+    if (backend.getRank() == 1) {
+      backend.recv(token, 0, 0)->wait();  // sent after the other rank's call has thrown
+      Tensors tensors{at::ones({1000})};
+      EXPECT_EQ(backend.allreduce(tensors, Synchronous()), nullptr);
+      ExpectEqual(tensors[0], at::full({1000}, 2.0F));
+      backend.recv(token, 0, 1)->wait();
+      return;
+    }
+    std::vector<float> data(1000, 1.0F);
+    bool freed = false;
+    {
+      Tensors tensors{at::from_blob(
+          data.data(), {1000}, [&](void*) { freed = true; }, at::kFloat)};
+      EXPECT_THROW(backend.allreduce(tensors, Synchronous(std::chrono::milliseconds(20))),
+                   c10::DistBackendError);
+    }
+    EXPECT_FALSE(freed);
+    EXPECT_EQ(data[0], 1.0F);
+    backend.send(token, 1, 0)->wait();
+    backend.waitForPendingWorks();
+    EXPECT_EQ(data[0], 2.0F);
+    EXPECT_EQ(data[999], 2.0F);
+    backend.send(token, 1, 1)->wait();  // a call drops what is done
+    EXPECT_TRUE(freed);
   });
 }
 

@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as checkpoint
-from models import BesideGloo, add_tests, batch, model, model_without_unused, sgd, train
+import torch.distributed.nn.functional as differentiable
+from models import STEPS, BesideGloo, add_tests, batch, model, model_without_unused, sgd, train
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
@@ -54,6 +55,21 @@ def ddp_low_rank_hook(rank: int) -> list[float]:
                                         start_powerSGD_iter=2, min_compression_rate=1)
     module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     return train(module, sgd(module), rank)
+
+
+def ddp_uneven_inputs(rank: int) -> list[float]:
+    """Rank 0 has a batch less than the others: join() calls in its place what it calls no more."""
+    module = DistributedDataParallel(model_without_unused())
+    optimizer = sgd(module)
+    losses = []
+    with module.join():
+        for step in range(STEPS - (rank == 0)):
+            loss = module(batch(rank, step)).square().mean()
+            losses.append(loss.item())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses[:STEPS - 1] + [sum(p.sum().item() for p in module.parameters())]
 
 
 def ddp_zero_redundancy_optimizer(rank: int) -> list[float]:
@@ -157,6 +173,27 @@ def functional_collectives(rank: int) -> list[float]:
     return []
 
 
+def differentiable_collectives(rank: int) -> list[float]:
+    """Both families of them: what they bring, and the gradients that go back through them."""
+    size = dist.get_world_size()
+    group = list(range(size))
+    own = torch.arange(2.0 * size).view(size, 2).add(rank + 1).requires_grad_()
+    brought = [
+        differentiable.all_reduce(own * own),
+        torch.stack(differentiable.all_gather(own[0])),
+        differentiable.reduce_scatter(torch.empty(2), list(own.unbind())),
+        differentiable.broadcast(own[1].clone(), 0),
+        differentiable.all_to_all_single(torch.empty_like(own), own),
+        functional.all_gather_tensor_autograd(own, 0, group),
+        functional.reduce_scatter_tensor_autograd(own, "sum", 0, group),
+        functional.all_to_all_single_autograd(own, [1] * size, [1] * size, group)]
+    # Squares, whose gradients are dense: PyTorch refuses expanded ones on their way back.
+    loss = sum(((i + 1.0) * tensor * tensor).sum() for i, tensor in enumerate(brought))
+    loss.backward()
+    assert own.grad.count_nonzero() == own.numel(), own.grad
+    return own.grad.view(-1).tolist() + [tensor.sum().item() for tensor in brought]
+
+
 def compiled(rank: int) -> list[float]:
     """A function of collectives in one graph, and training by DDP and by FSDP2."""
     size = dist.get_world_size()
@@ -213,7 +250,7 @@ add_tests(Features, (ddp, ddp_views_of_buckets_no_sync, ddp_communication_hook, 
                      ddp_zero_redundancy_optimizer, fsdp1, fsdp1_with_whole_parameters_kept, fsdp2,
                      fsdp2_in_bfloat16, fsdp2_with_memory_of_the_group, functional_collectives),
           sizes=(2, 4))
-add_tests(Features, (compiled,), sizes=(2,))
+add_tests(Features, (compiled, ddp_uneven_inputs, differentiable_collectives), sizes=(2,))
 
 if __name__ == "__main__":
     unittest.main()

@@ -55,21 +55,39 @@ def install(wheel: pathlib.Path, target: pathlib.Path, python: pathlib.Path) -> 
                     "--disable-pip-version-check", "--target", target, wheel], check=True)
 
 
-def _sanitizer() -> dict[str, str]:
-    """What lets an interpreter that is not instrumented load a library that is."""
-    names = {"address,undefined": ["libasan.so", "libstdc++.so.6"], "thread": ["libtsan.so"]}
-    wanted = names.get(os.environ.get("WEFT_SANITIZER", ""), [])
+SANITIZER = os.environ.get("WEFT_SANITIZER", "")
+_SANITIZER_LIBRARIES = {"address,undefined": ["libasan.so", "libstdc++.so.6"],
+                        "thread": ["libtsan.so"]}
+# Of tests that measure memory, which a sanitizer keeps for itself.
+needs_plain_memory = unittest.skipIf(SANITIZER, "a sanitizer keeps memory that was freed")
+
+
+def _sanitizer(reports: pathlib.Path) -> dict[str, str]:
+    """What lets an interpreter that is not instrumented load a library that is. Reports go into the
+    folder `reports`, a file a process: of a process that ends badly anyway, or whose exit status
+    nobody reads, they would be lost otherwise."""
+    wanted = _SANITIZER_LIBRARIES.get(SANITIZER, [])
     if not wanted:
         return {}
     paths = [subprocess.run(["g++", f"-print-file-name={name}"], check=True, text=True,
                             capture_output=True).stdout.strip() for name in wanted]
     suppressions = SOURCE / "tests/plugins/torch/tsan_suppressions.txt"
+    log = f"log_path={reports}/report"
     return {"LD_PRELOAD": " ".join(paths),
-            # The interpreter and PyTorch keep much until their end, and TSan takes mutexes for destroyed
-            # whose memory PyTorch uses again.
-            "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1",
-            "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:report_mutex_bugs=0:"
-                            f"suppressions={suppressions}"}
+            # The interpreter and PyTorch keep much until their end; TSan takes mutexes for destroyed
+            # whose memory PyTorch uses again, and would refuse threads in forked children.
+            "ASAN_OPTIONS": f"detect_leaks=0:detect_stack_use_after_return=1:{log}",
+            "UBSAN_OPTIONS": f"print_stacktrace=1:{log}",
+            "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:report_mutex_bugs=0:die_after_fork=0:"
+                            f"suppressions={suppressions}:{log}"}
+
+
+def _fail_for(reports: pathlib.Path) -> bool:
+    """Prints what sanitizers found, in whichever process of the test."""
+    found = sorted(reports.glob("report.*"))
+    for path in found:
+        print(f"---- {path.name}, of a process of this test:\n{path.read_text(errors='replace')}")
+    return bool(found)
 
 
 def _start_again() -> int:
@@ -77,11 +95,14 @@ def _start_again() -> int:
     with tempfile.TemporaryDirectory(prefix="weft-torch-") as folder:
         target = pathlib.Path(folder, "site")
         install(make_wheel(pathlib.Path(folder)), target, python)
+        reports = pathlib.Path(folder, "reports")
+        reports.mkdir()
         environment = {
             **os.environ, "WEFT_TEST_SITE": str(target), "PYTHONPATH": str(target),
             "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-            "WEFT_TORCH_PYTHON": str(python), **_sanitizer()}
-        return subprocess.run([python, *sys.argv], env=environment).returncode
+            "WEFT_TORCH_PYTHON": str(python), **_sanitizer(reports)}
+        status = subprocess.run([python, *sys.argv], env=environment).returncode
+        return 1 if _fail_for(reports) else status
 
 
 if "WEFT_TEST_SITE" not in os.environ:

@@ -156,13 +156,18 @@ class Programs(unittest.TestCase):
             self.assertLessEqual(row["fastest_us"], row["weft_us"])
 
     def test_bench_measures_how_groups_start(self):
-        rows = self.bench("start", "--processes", "3")
+        rows = self.bench("start", "--processes", "3", "--imports")
         self.assertEqual([(row["operation"], row["ranks"]) for row in rows],
                          [("init + first all_reduce", 3), ("new_group", 3),
                           ("first all_reduce of a group", 3),
                           ("process + imports + init + first all_reduce", 3)])
         for row in rows:
             self.assertAlmostEqual(row["ratio"], row["gloo_us"] / row["weft_us"])
+        start = rows[0]
+        self.assertLess(start["init_us"], start["weft_us"])
+        self.assertLess(start["gloo_init_us"], start["gloo_us"])
+        for backend in ("weft", "gloo"):  # does what "fake" does, and more
+            self.assertGreater(start[f"{backend}_cpu_us"], start["fake_cpu_us"])
 
     def test_bench_measures_steps_and_their_exposed_communication(self):
         rows = self.bench("steps")

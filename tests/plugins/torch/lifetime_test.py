@@ -166,7 +166,6 @@ except dist.DistBackendError as error:
                 self.assertRegex(rank.output(), r"error: weft: .*rank 2 ")
                 self.assertRegex(rank.output(), r"again: weft: .*rank 2 ")
 
-
     def test_while_daemon_threads_wait_or_call(self):
         # CPython ends a thread that comes back to it then by unwinding it, for which C++ aborts.
         run(self, 2, """
@@ -369,6 +368,7 @@ def _repeat(cycle, cycles: int, kib_each: int) -> str:
     return f"{cycles} cycles: {after}, as before, and {grown} KiB more of memory"
 
 
+@installed.needs_plain_memory
 class Leak(unittest.TestCase):
     def report(self, figures: list[str]) -> None:
         print(f"{self._testMethodName}: {figures[0]}", flush=True)

@@ -5,8 +5,8 @@ the machine does meets both. Times are medians over the rounds, of the slowest r
 
   collectives  through torch.distributed; beside mpi4py over Open MPI too, where that is installed
   overhead     of a 1 KiB all-reduce through Python over the C++ core
-  start        init_process_group and first all_reduce, and new_group, of 16 and 64 processes; also with
-               the processes and the import of PyTorch, of up to 16 (with --quick 4)
+  start        init_process_group and first all_reduce, and new_group, of 16 and 64 processes; with
+               --imports also with the start of the processes and their import of PyTorch
   steps        of DDP, FSDP2 and tensor parallelism, and how much of it is exposed communication
 """
 
@@ -61,6 +61,9 @@ def _options(arguments):
                              "start are 5, with --quick 1")
     parser.add_argument("--processes", type=int, nargs="+", metavar="N", default=list(_STARTED),
                         help="of the part start; default: 16 64")
+    parser.add_argument("--imports", action="store_true",
+                        help="of the part start also a row from the start of processes that import "
+                             "PyTorch each for itself: some 3 s of CPU for each, three times")
     parser.add_argument("--svg", type=pathlib.Path, metavar="FILE",
                         help="also draw the collectives' time over size into this file")
     parser.add_argument("--json", action="store_true", help="one object a line, for programs")
@@ -98,9 +101,10 @@ def measure(options) -> Iterator[Row]:
         for ranks in _OVERHEAD_RANKS:
             yield from collectives.measure_overhead(ranks, _OVERHEAD_BYTES, options.rounds)
     if "start" in options.parts:
-        most = start.QUICK_PROCESSES_MOST if options.quick else start.PROCESSES_MOST
         for ranks in options.processes:
-            yield from start.measure(ranks, options.start_rounds, most)
+            yield from start.measure(ranks, options.start_rounds)
+            if options.imports:
+                yield start.measure_processes(ranks)
     if "steps" in options.parts:
         yield from steps.measure(steps.QUICK if options.quick else steps.Shape(), options.rounds)
 

@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import select
 import statistics
 import subprocess
 import sys
@@ -17,41 +18,40 @@ from weft.torch import _library
 from weft.torch.bench.ranks import LIMIT, run, slowest, timed
 from weft.torch.bench.rows import Row
 
-# In the order of _start()'s times.
-CASES = ("init + first all_reduce", "new_group", "first all_reduce of a group")
+CASES = {"init + first all_reduce": "start", "new_group": "new_group",
+         "first all_reduce of a group": "first_call"}
 PROCESS_CASE = "process + imports + init + first all_reduce"
-# Processes that import PyTorch each for itself, which takes seconds of CPU and 0.3 GB.
-PROCESSES_MOST, QUICK_PROCESSES_MOST = 16, 4
 _GROUPS = 3  # made one after the other, of which the median is taken
 
 
-def measure(ranks: int, rounds: int, processes_most: int) -> Iterator[Row]:
-    """Three rows, and a fourth of up to `processes_most` ranks. Each round starts processes anew, for
-    ours and for Gloo in turns.
+def measure(ranks: int, rounds: int) -> Iterator[Row]:
+    """Three rows. Each round starts processes anew, for ours and for Gloo in turns, and for PyTorch's
+    backend "fake", which does nothing.
 
-    Those of the first rows are forked: they have PyTorch and our library loaded and are connected
-    to a TCPStore of another process, as torchrun's agent has one, when they start the clock
-    together: its server looks up the name of every host that connects, which takes as long as that
-    takes. The first row also has how long they take to meet at the store and do nothing else: less
-    is not possible. The last row, of one round, is from nothing, as torchrun starts workers, and has
-    how long the processes take until PyTorch is imported."""
+    The processes are forked: they have PyTorch and our library loaded and are connected to a TCPStore
+    of another process, as torchrun's agent has one, when they start the clock together: its server
+    looks up the name of every host that connects, which takes as long as that takes. The first row
+    also has what init_process_group() takes of it; how long the ranks take to meet at the store and
+    do nothing else, and how long init_process_group() and all_reduce() take by "fake": no backend
+    takes less than either; and the processor time of a rank by each, which the turns of other
+    programs do not add to."""
     _library.operators()
-    times: dict[str, list[list[float]]] = {"weft": [], "gloo": []}
+    times: dict[str, list[dict[str, float]]] = {"weft": [], "gloo": [], "fake": []}
     with _store_server() as port:
         for turn in range(rounds):
             for backend, rows in times.items():
                 together = multiprocessing.get_context("fork").Barrier(ranks)
                 rows += run(ranks, _start, backend, port, f"{backend}{turn}", together)
-    for i, case in enumerate(CASES):
-        ours, gloos = (statistics.median(row[i] for row in times[backend]) * 1e6
-                       for backend in ("weft", "gloo"))
-        more = {}
-        if i == 0:
-            more["meeting_alone_us"] = 1e6 * statistics.median(
-                row[-1] for of in times.values() for row in of)
-        yield Row("start", case, ranks, 0, ours, gloos, rounds, more)
-    if ranks <= processes_most:
-        yield _measure_processes(ranks)
+
+    def of(name: str, *backends: str) -> float:
+        return 1e6 * statistics.median(row[name] for backend in backends for row in times[backend])
+
+    for case, name in CASES.items():
+        more = {} if name != "start" else {
+            "init_us": of("init", "weft"), "gloo_init_us": of("init", "gloo"),
+            "meeting_alone_us": of("meeting", "weft", "gloo"), "pytorch_alone_us": of(name, "fake"),
+            **{f"{backend}_cpu_us": of("cpu", backend) for backend in times}}
+        yield Row("start", case, ranks, 0, of(name, "weft"), of(name, "gloo"), rounds, more)
 
 
 @contextlib.contextmanager
@@ -95,7 +95,9 @@ else:
 """
 
 
-def _measure_processes(ranks: int) -> Row:
+def measure_processes(ranks: int) -> Row:
+    """From nothing, as torchrun starts workers; and how long the processes take until PyTorch is
+    imported, each by itself, in seconds of CPU and 0.3 GB. One round."""
     with _store_server() as port:
         ours, gloos, none = (1e6 * _start_processes(ranks, backend, port)
                              for backend in ("weft", "gloo", "none"))
@@ -117,11 +119,12 @@ def _start_processes(ranks: int, backend: str, port: int) -> float:
         for rank in range(ranks)]
     try:
         for rank, process in enumerate(processes):
-            assert process.stdout is not None  # noqa: S101 -- a pipe, as Popen was told
-            if process.stdout.readline() != "ready\n":
-                _, errors = process.communicate(timeout=LIMIT)
-                raise RuntimeError(f"process {rank} of {ranks}, {backend}, ended with status "
-                                   f"{process.returncode}: {errors[-2000:]}")
+            if not _is_ready(process, start + LIMIT):
+                process.kill()  # unless it has ended
+                _, errors = process.communicate()
+                raise RuntimeError(f"process {rank} of {ranks}, {backend}, was not ready within "
+                                   f"{LIMIT:.0f} s or ended, with status {process.returncode}: "
+                                   f"{errors[-2000:]}")
         seconds = time.perf_counter() - start
         for process in processes:
             process.wait(LIMIT)
@@ -135,6 +138,14 @@ def _start_processes(ranks: int, backend: str, port: int) -> float:
     return seconds
 
 
+def _is_ready(process: subprocess.Popen, deadline: float) -> bool:
+    """Whether it says so before `deadline`."""
+    assert process.stdout is not None  # noqa: S101 -- a pipe, as Popen was told
+    left = max(0.0, deadline - time.perf_counter())
+    said, _, _ = select.select([process.stdout], [], [], left)
+    return bool(said) and process.stdout.readline() == "ready\n"
+
+
 def _meet(store: dist.Store, ranks: int) -> None:
     if store.add("came", 1) == ranks:
         store.set("all", "")
@@ -142,23 +153,31 @@ def _meet(store: dist.Store, ranks: int) -> None:
 
 
 def _start(rank, ranks, report, backend, port, prefix, together) -> None:
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401 -- registers "fake"
+
     tensor = torch.ones(256)
     limit = timedelta(minutes=5)
     store = dist.PrefixStore(prefix, dist.TCPStore("127.0.0.1", port, None, False, limit))
     together.wait(limit.total_seconds())
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=limit)
+    init = time.perf_counter() - start
     dist.all_reduce(tensor)
-    times = [time.perf_counter() - start]
+    start, cpu = time.perf_counter() - start, time.process_time() - cpu
     made, first = [], []
     for _ in range(_GROUPS):
         dist.barrier()
         groups = []
         made.append(timed(lambda: groups.append(dist.new_group())))
         first.append(timed(lambda: dist.all_reduce(tensor, group=groups[0])))
-    times += [statistics.median(made), statistics.median(first)]
     together.wait(limit.total_seconds())
-    times.append(timed(lambda: _meet(store, ranks)))
-    report(slowest(times))
+    meeting = timed(lambda: _meet(store, ranks))
+    total = torch.tensor(cpu, dtype=torch.float64)
+    dist.all_reduce(total)
+    # By "fake" each rank sees itself alone.
+    mean = total.item() / (1 if backend == "fake" else ranks)
+    names = ("start", "init", "new_group", "first_call", "meeting")
+    times = slowest([start, init, statistics.median(made), statistics.median(first), meeting])
+    report({**dict(zip(names, times, strict=True)), "cpu": mean})
     dist.barrier()
     dist.destroy_process_group()
