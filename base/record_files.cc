@@ -123,6 +123,10 @@ std::vector<Record> RecordReader::Read() {
     const uint64_t after = slot.sequence.load(std::memory_order_relaxed);
     if (before == 2 * number + 2 && after == before) {
       out.push_back(record);
+    } else if (before < 2 * number + 2 && number != stalled_) {
+      stalled_ = number;  // its writer has the number and not the words yet: the next call's
+      next_ = number;
+      return out;
     } else {
       ++lost_;
     }

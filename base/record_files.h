@@ -59,7 +59,9 @@ class RecordReader {
 
   const std::string& path() const { return path_; }
   RecordProcess process() const;
-  // Records since the last call, oldest first; the first call gives all that the ring holds.
+  // Records since the last call, oldest first; the first call gives all that the ring holds. Stops
+  // at a record that is being written, and skips it where the next call finds it unwritten still:
+  // its writer may be dead.
   std::vector<Record> Read();
   // Overwritten before they were read, and skipped because they were being written.
   uint64_t lost() const { return lost_; }
@@ -75,6 +77,7 @@ class RecordReader {
   const size_t bytes_;
   const uint64_t capacity_;  // as it was when the size was checked
   uint64_t next_ = 0;
+  uint64_t stalled_ = UINT64_MAX;  // the record at which a call stopped last
   uint64_t lost_ = 0;
 };
 

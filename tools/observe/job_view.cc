@@ -23,8 +23,14 @@ double StepTimes::waiting() const {
   return sum;
 }
 
+bool RankView::ended_well() const {
+  const bool exited = process.reaped_ns != 0 && process.wait_status == 0;
+  return !process.failed && (process.ended_ns != 0 || exited);
+}
+
 bool RankView::blocked() const {
-  return !open.empty() && (process.phase.empty() || absl::StartsWith(process.phase, "wait"));
+  return !open.empty() && !ended_well() &&
+         (process.phase.empty() || absl::StartsWith(process.phase, "wait"));
 }
 
 void Reading::Take(double value, int64_t time_ns) {
@@ -146,7 +152,12 @@ FlowRecord Sum(const std::map<std::string, FlowRecord>& parts, const FlowRecord&
 }  // namespace
 
 void RankReader::Update(RankView* view, Sink sink, void* context) {
-  for (const Record& record : reader_->Read()) {
+  const uint64_t lost_before = reader_->lost();
+  const std::vector<Record> records = reader_->Read();
+  // The ends of calls that were open may be among the lost records; a call that is under way still
+  // is among those that follow, or does not hold up its rank.
+  if (reader_->lost() != lost_before) view->open.clear();
+  for (const Record& record : records) {
     switch (record.kind()) {
       case RecordKind::kCall:
       case RecordKind::kDone:

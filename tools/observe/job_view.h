@@ -80,7 +80,10 @@ struct RankView {
   std::map<std::string, uint32_t> next;           // by group: the sequence number after the last
   std::map<std::string, std::deque<Call>> calls;  // by group: collectives, oldest first
   std::deque<StepTimes> steps;                    // oldest first
-  // In a call that its computing thread waits for; a call that runs under its compute is none.
+  // In good order, or so its exit status says.
+  bool ended_well() const;
+  // In a call that its computing thread waits for; a call that runs under its compute is none. A
+  // process that has ended well waits for nobody, whatever its last records say.
   bool blocked() const;
   int64_t moved_ns = 0;  // when a call, a phase or a step ended last
   Readings readings;

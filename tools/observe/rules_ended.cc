@@ -29,12 +29,8 @@ bool Died(const RankView& rank, bool one_is_known) {
   return rank.state.gone() && !one_is_known;
 }
 
-// In good order, or so its exit status says; others wait for it.
-bool LeftEarly(const RankView& rank) {
-  const RecordProcess& process = rank.process;
-  if (process.failed || process.told_to_end) return false;
-  return process.ended_ns != 0 || (process.reaped_ns != 0 && process.wait_status == 0);
-}
+// In good order, not told to; it has left early where others wait for it.
+bool LeftEarly(const RankView& rank) { return rank.ended_well() && !rank.process.told_to_end; }
 
 // A rank that ended in good order takes its ring along: the others, all of whose rings are here,
 // stand still or have failed.

@@ -47,8 +47,8 @@ std::map<int, std::vector<int>> Peers(const JobView& view) {
   return peers;
 }
 
-// The last steps that every one of these ranks has ended, newest first. A rank that was started anew
-// does some of them again.
+// The last steps that every one of these ranks has ended, newest first. A rank that was started
+// anew does some of them again.
 std::vector<int64_t> CommonSteps(const JobView& view, const std::vector<int>& ranks) {
   std::map<int64_t, size_t, std::greater<>> count;
   for (int rank : ranks) {

@@ -263,7 +263,7 @@ Stillness HowStill(const JobView& view, const DiagnoseOptions& options) {
   Stillness still;
   bool waits = false;
   for (const auto& [number, rank] : view.ranks) {
-    waits |= !rank.open.empty();
+    waits |= !rank.open.empty() && !rank.ended_well();
     if (!rank.state.gone() && rank.process.ended_ns == 0) {
       still.since_ns = std::max(still.since_ns, rank.moved_ns);
     }

@@ -190,6 +190,27 @@ TEST(Diagnose, NamesARankThatLeftInGoodOrder) {
   EXPECT_THAT(finding.culprits, ElementsAre(2));
 }
 
+// The end of a run under load: the last records of some have open calls, and a process or none is
+// still on its way out.
+TEST(Diagnose, SaysNothingOfRanksThatHaveAllEnded) {
+  for (const bool one_lives : {false, true}) {
+    Job job;
+    job.Message(1, /*sends=*/true, 2);
+    job.Waits(0);
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank == 3 && one_lives) continue;
+      job.rank(rank).process.ended_ns = kNow - kSecond;
+      job.rank(rank).process.phase.clear();
+    }
+    EXPECT_THAT(Diagnose(job.view), IsEmpty()) << one_lives;
+    if (!one_lives) continue;
+    job.Waits(3);  // for rank 2, which has not made the call
+    job.rank(1).next["world"] = 6;
+    EXPECT_EQ(job.Only().fault, Fault::kLeftEarly);
+    EXPECT_THAT(job.Only().culprits, ElementsAre(2));
+  }
+}
+
 // Rank 0 has ended, too, because its peer had gone; rank 2 took its ring along first.
 TEST(Diagnose, NamesTheFirstThatLeft) {
   Job job;

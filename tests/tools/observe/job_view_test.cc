@@ -109,6 +109,25 @@ TEST(JobView, PairsCallsWithTheirEnds) {
   EXPECT_TRUE(rank.blocked());
 }
 
+// The end of the call may have been overwritten before it was read.
+TEST(JobView, KeepsNoCallOpenAcrossLostRecords) {
+  ScratchFolder folder;
+  auto ring = Ring(folder / "rings", "job", 0);
+  CallRecord call = CallOf(*ring, 0, 10);
+  ring->Write(call);
+  JobWatch watch(folder / "rings", "");
+  watch.Update(true, SystemClock::Nanoseconds());
+  ASSERT_THAT(watch.view().ranks.at(0).open, SizeIs(1));
+  call.kind = RecordKind::kDone;
+  call.end_ns = 11;
+  ring->Write(call);
+  for (int i = 0; i < 5000; ++i) ring->Write(StepRecord{.kind = RecordKind::kStep});
+  ring->Write(CallOf(*ring, 1, 12));
+  watch.Update(true, SystemClock::Nanoseconds());
+  ASSERT_THAT(watch.view().ranks.at(0).open, SizeIs(1));
+  EXPECT_EQ(watch.view().ranks.at(0).open[0].record.sequence, 1u);
+}
+
 TEST(JobView, CountsAPhaseWithoutThoseWithinIt) {
   ScratchFolder folder;
   auto ring = Ring(folder / "rings", "job", 0);
