@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from layouts import BIN
+from splits import BIN
 from train import make_data
 
 

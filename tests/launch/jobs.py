@@ -124,21 +124,28 @@ class Test(unittest.TestCase):
         return Run(folder, status, output)
 
 
+SEVERAL_AXES = ["model.layers=2", "parallel.tensor=2", "parallel.pipeline=2"]
+
+
 class LauncherTests:
     """Mixed into a launcher's Test."""
 
+    of_weft_run: dict[tuple, Run] = {}  # by settings; all classes of a script make the same data
     # Of the test in which a rank is killed: which one, in which layout. Rank 0 serves the store where no launcher
     # does. Where layouts have several axes, some ranks share no small group with the dead one: they wait for others
     # that end because of it.
-    kills = [(0, []), (3, ["model.layers=2", "parallel.tensor=2", "parallel.pipeline=2"])]
+    kills = [(0, []), (3, SEVERAL_AXES)]
 
     def test_the_losses_are_those_of_weft_run(self):
-        expected = self.train(weft_run, "RANK")
-        self.assertEqual(expected.status, 0, expected.report)
-        self.assertEqual([row[0] for row in expected.losses], list(range(1, STEPS + 1)))
-        got = self.train(self.launch, self.variable)
-        self.assertEqual(got.status, 0, got.report)
-        self.assertEqual(got.losses, expected.losses, got.report)
+        for layout in ([], SEVERAL_AXES):
+            with self.subTest(layout=layout):
+                expected = self.of_weft_run.get(tuple(layout)) or self.train(weft_run, "RANK", settings=layout)
+                self.of_weft_run[tuple(layout)] = expected
+                self.assertEqual(expected.status, 0, expected.report)
+                self.assertEqual([row[0] for row in expected.losses], list(range(1, STEPS + 1)))
+                got = self.train(self.launch, self.variable, settings=layout)
+                self.assertEqual(got.status, 0, got.report)
+                self.assertEqual(got.losses, expected.losses, got.report)
 
     def test_when_a_rank_is_killed_the_others_end_and_name_it(self):
         for killed, layout in self.kills:

@@ -49,16 +49,18 @@ def run(options) -> None:
     environment["WEFT_BIN"] = str(build.build("release") / "bin")
     environment["WEFT_SOURCE"] = str(ROOT)
     watch = Stopwatch()
-    rows = collect([sys.executable, "-B", script, *options.arguments], environment)
-    print_table(rows)
-    if options.json:
-        pathlib.Path(options.json).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows: list[dict] = []
+    try:
+        collect([sys.executable, "-B", script, *options.arguments], environment, rows)
+    finally:  # what there was until it failed
+        print_table(rows)
+        if options.json:
+            pathlib.Path(options.json).write_text("".join(json.dumps(row) + "\n" for row in rows))
     say(f"bench {options.name}: {len(rows)} rows ({watch})")
 
 
-def collect(command: list, environment: dict) -> list[dict]:
-    """Runs the script; checks each row as it comes."""
-    rows = []
+def collect(command: list, environment: dict, rows: list[dict]) -> None:
+    """Runs the script; checks each row as it comes, and adds it to `rows`."""
     with subprocess.Popen([str(word) for word in command], cwd=ROOT, env=environment,
                           stdout=subprocess.PIPE, text=True) as script:
         for line in script.stdout:
@@ -71,7 +73,6 @@ def collect(command: list, environment: dict) -> list[dict]:
                               f"({error!r})") from None
     if script.returncode != 0:
         raise Failure(f"the benchmark exited with status {script.returncode}")
-    return rows
 
 
 def print_table(rows: list[dict]) -> None:

@@ -85,7 +85,9 @@ ROW = {"name": "all_reduce", "case": "1 KiB, 2 ranks", "ours": 2.0, "peer": 1.0,
 
 class Bench(unittest.TestCase):
     def collect(self, script: str) -> list[dict]:
-        return bench.collect([sys.executable, "-c", script], dict(os.environ))
+        rows: list[dict] = []
+        bench.collect([sys.executable, "-c", script], dict(os.environ), rows)
+        return rows
 
     def test_rows_are_collected(self):
         self.assertEqual(self.collect(f"print({json.dumps(ROW)!r})"), [ROW])
@@ -100,6 +102,13 @@ class Bench(unittest.TestCase):
     def test_a_script_that_fails_is_an_error(self):
         with self.assertRaisesRegex(Failure, "status 3"):
             self.collect("raise SystemExit(3)")
+
+    def test_what_a_script_measured_before_it_failed_is_kept(self):
+        rows: list[dict] = []
+        with self.assertRaisesRegex(Failure, "status 3"):
+            bench.collect([sys.executable, "-c", f"print({json.dumps(ROW)!r}); raise SystemExit(3)"],
+                          dict(os.environ), rows)
+        self.assertEqual(rows, [ROW])
 
 
 class Demo(unittest.TestCase):
