@@ -29,8 +29,9 @@ enum class FlowEnd { kSends, kReceives };
 
 // Limits what a flow has in flight to what `rate` (bytes a second, as planned) needs, at one end of
 // its socket: by what the kernel holds for the peer, or by the window that the peer may fill. For
-// flows that need much, and where `rate` is not above 0, the kernel's own tuning stays. More than that does not go faster: it waits in the switches, where the windows of
-// flows that share one link keep those of others from the next.
+// flows that need much, and where `rate` is not above 0, the kernel's own tuning stays. More than
+// that does not go faster: it waits in the switches, where the windows of flows that share one link
+// keep those of others from the next.
 void LimitInFlight(int fd, FlowEnd end, double rate);
 
 // What the kernel knows of a connection that has something to send: the other host has been silent

@@ -250,7 +250,8 @@ TEST(TcpSocket, APlannedFlowHasNoMoreInFlightThanItsRateNeeds) {
     return bytes;
   };
   // A receiver's buffer is twice its window.
-  for (const auto& [end, part] : {std::pair(FlowEnd::kSends, 1), std::pair(FlowEnd::kReceives, 2)}) {
+  for (const auto& [end, part] :
+       {std::pair(FlowEnd::kSends, 1), std::pair(FlowEnd::kReceives, 2)}) {
     const int usual = buffer(end, 0);
     EXPECT_EQ(buffer(end, 100e3), part * (16 << 10));
     // 2 * rate * 2 ms, and a round trip on loopback.
