@@ -22,8 +22,9 @@ LIMIT_SECONDS = 600
 REPEATS = 3
 PORTS = 48  # of each direction that the tables have
 # Of its half that each spine carries at least. A queue pair is given more while its device is the faster one, which an
-# emulated processor makes by chance; an idle machine gives 0.99. What goes back is a percent of the data, in few packets.
-SHARE, SHARE_BACK, SHARE_NCCL = 0.8, 0.5, 0.7
+# emulated processor makes by chance: 0.99 mostly, 0.80 in one run of six. What goes back is a percent of the data: the
+# acknowledgements of both queue pairs, and the receiver's own messages, which are all on the first.
+SHARE, SHARE_BACK, SHARE_NCCL = 0.7, 0.2, 0.7
 FREE_PORTS = "verbs.queue_pairs=2 verbs.path_search=false"
 
 # Lines of `ip route get`: the spine is in the name of the device.
@@ -71,12 +72,13 @@ measured nccl-planned job nccl-planned rxe0 rxe1 Simple 4 400000
 
 
 def shares(text: str, label: str) -> tuple | None:
-    """Of what crossed the spines: the less used one's part of its half, of the data and of what came back."""
+    """Of what crossed the spines: the less used one's part of its half, of the data, of what came back, and of both."""
     found = [list(map(int, line.split())) for line in scene.rows(text, f"{label}-crossed")]
     if len(found) != 1 or len(found[0]) != 8:
         return None
     went = [after - before for before, after in zip(found[0][:4], found[0][4:])]
-    return tuple(2 * min(pair) / max(1, sum(pair)) for pair in (went[:2], went[2:]))
+    both = [went[0] + went[2], went[1] + went[3]]
+    return tuple(2 * min(pair) / max(1, sum(pair)) for pair in (went[:2], went[2:], both))
 
 
 def main() -> int:
@@ -96,7 +98,7 @@ def main() -> int:
                 continue
             values.append(found)
             print(f"{label}: the less used spine carries {found[0]:.3f} of its half of the data, {found[1]:.3f} of its "
-                  f"half of what comes back")
+                  f"half of what comes back, {found[2]:.3f} of both together")
             if who == "planned":
                 if found[0] < SHARE or found[1] < SHARE_BACK:
                     problems.append(f"{label}: a spine carries less than {SHARE} of its half, or {SHARE_BACK} back")
@@ -106,14 +108,14 @@ def main() -> int:
     for label in ("nccl-drawn", "nccl-planned") if has_nccl else ():
         problems += scene.ill(text, f"{label}.0", f"{label}.1")
         found = shares(text, label)
-        print(f"{label}: the less used spine carries {found} of its half, there and back")
+        print(f"{label}: the less used spine carries {found} of its half, there, back and together")
         # Data both ways.
-        if label == "nccl-planned" and (found is None or min(found) < SHARE_NCCL):
+        if label == "nccl-planned" and (found is None or min(found[:2]) < SHARE_NCCL):
             problems.append(f"{label}: a spine carries less than {SHARE_NCCL} of its half")
     if not has_nccl:
         print(f"there is no NCCL at {nccl_test.NCCL}: the plugin was left out")
     if "--rows" in sys.argv and all(got.values()):
-        for way, name in enumerate(("data", "what comes back")):
+        for way, name in enumerate(("data", "what comes back", "both together")):
             ours, theirs = (min(one[way] for one in got[who]) for who in ("planned", "drawn"))
             print(json.dumps({"name": "paths", "case": f"verbs over Soft-RoCE, two spines: worst share of its half of "
                               f"{name} that a spine carries", "ours": ours, "peer": theirs, "peer_name": "drawn ports",
