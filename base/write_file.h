@@ -9,7 +9,10 @@
 
 namespace weft {
 
-// Replaces the file. Errors: the code of errno, with the path.
+// Replaces the file, at once: whoever reads it has the text before or this one, and it stays as it
+// was where this one cannot be written whole. Devices, pipes, links, files of several names, and
+// files in a folder that may not be written, are written in place. Errors: the code of errno, with
+// the path.
 absl::Status WriteFile(const std::string& path, absl::string_view text);
 
 // The same, but "-" is standard output.

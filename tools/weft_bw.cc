@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json_text.h"
 #include "base/open_files.h"
 #include "base/status.h"
 #include "collectives/communicator.h"
@@ -203,7 +204,7 @@ absl::StatusOr<int> RunCalibration(Options options) {
                                            {"load_average", measured.load},
                                            {"costs_ns", costs},
                                            {"spread", spread}};
-    absl::PrintF("%s\n", result.dump(2));
+    absl::PrintF("%s\n", JsonText(result, 2));
   } else if (measured.measured) {
     absl::PrintF("%s", ToText(measured.costs));
   }

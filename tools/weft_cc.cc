@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/json_text.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -117,11 +118,11 @@ absl::Status RunCompare(const CompareOptions& options, const std::string& json) 
   auto progress = [&](size_t done, size_t all) { line.Update(done, all); };
   WEFT_ASSIGN_OR_RETURN(std::vector<CompareRow> rows, Compare(options, progress));
   if (json == "-") {
-    std::cout << ToJson(rows).dump(2) << "\n" << std::flush;
+    std::cout << JsonText(ToJson(rows), 2) << "\n" << std::flush;
     return absl::OkStatus();
   }
   std::fputs(ToText(rows).c_str(), stdout);
-  return json.empty() ? absl::OkStatus() : WriteFile(json, ToJson(rows).dump(2) + "\n");
+  return json.empty() ? absl::OkStatus() : WriteFile(json, JsonText(ToJson(rows), 2) + "\n");
 }
 
 // The traffic of a plan directory; sizes are scaled so that the largest flow has `largest`, as a
@@ -178,7 +179,7 @@ absl::Status RunTune(TuneOptions options, const std::string& scenario, TuneFiles
   WEFT_ASSIGN_OR_RETURN(std::vector<TuneRow> rows, Tune(options, progress));
   std::fputs(ToText(rows).c_str(), stdout);
   if (!files.json.empty()) {
-    WEFT_RETURN_IF_ERROR(WriteFile(files.json, ToJson(rows).dump(2) + "\n"));
+    WEFT_RETURN_IF_ERROR(WriteFile(files.json, JsonText(ToJson(rows), 2) + "\n"));
   }
   if (!files.svg.empty()) {
     std::string title = absl::StrCat(options.controller, " on ", scenario);

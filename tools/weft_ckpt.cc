@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "tools/ckpt/convert.h"
 #include "tools/ckpt/dcp.h"
@@ -160,7 +161,7 @@ struct CopyCommand {
     WEFT_RETURN_IF_ERROR(train::CopyCheckpoint(checkpoint, folder));
     if (json) {
       const nlohmann::ordered_json row = {{"source", checkpoint}, {"copy", copy}};
-      absl::PrintF("%s\n", row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      absl::PrintF("%s\n", JsonText(row));
     } else {
       absl::PrintF("%s: whole, each shard held against its checksum\n", copy);
     }
@@ -271,7 +272,7 @@ struct ConvertCommand {
                                           {"target", target},
                                           {"tensors", converted->tensors},
                                           {"elements", converted->elements}};
-      absl::PrintF("%s\n", row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      absl::PrintF("%s\n", JsonText(row));
       return true;
     }
     absl::PrintF("%s: %d tensors, %d elements\n", target, converted->tensors, converted->elements);

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "tools/command_line.h"
@@ -125,7 +126,7 @@ struct PrepareCommand {
                                     {"validation_tokens", info.validation_tokens},
                                     {"unigram_loss", info.unigram_loss},
                                     {"invalid_utf8", info.invalid_utf8}};
-      std::cout << row.dump() << "\n";
+      std::cout << JsonText(row) << "\n";
       return absl::OkStatus();
     }
     absl::PrintF("training    %10d tokens in %d documents: %s_train.{bin,idx}\n", info.train_tokens,
@@ -217,7 +218,7 @@ struct InspectCommand {
                                   {"modes", data.has_modes()},
                                   {"first_documents", shown},
                                   {"first_texts", texts}};
-    std::cout << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+    std::cout << JsonText(row) << "\n";
   }
 
   void PrintTable(const IndexedDataset& data, const std::vector<std::vector<int32_t>>& shown,

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "base/json_text.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/write_file.h"
@@ -64,7 +65,7 @@ absl::StatusOr<int> Finish(const Options& options, const std::string& text,
   AddFindings(findings, report);
   if (options.json != "-") std::fputs((text + "\n" + FindingsText(findings)).c_str(), stdout);
   if (!options.json.empty()) {
-    WEFT_RETURN_IF_ERROR(WriteOutput(options.json, report.dump(2) + "\n"));
+    WEFT_RETURN_IF_ERROR(WriteOutput(options.json, JsonText(report, 2) + "\n"));
   }
   return ExitStatus(findings, options.strict);
 }
@@ -161,7 +162,7 @@ absl::StatusOr<int> TuneNics(const Options& options) {
   if (options.json.empty()) return EXIT_SUCCESS;
   ordered_json report = {
       {"settings", NicsJson(changes)}, {"differ", differ}, {"applied", options.apply}};
-  WEFT_RETURN_IF_ERROR(WriteOutput(options.json, report.dump(2) + "\n"));
+  WEFT_RETURN_IF_ERROR(WriteOutput(options.json, JsonText(report, 2) + "\n"));
   return EXIT_SUCCESS;
 }
 
@@ -204,11 +205,13 @@ int Main(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.fallthrough();
   app.add_option("--json", options.json, "Write everything to this file; -: print it alone");
-  app.add_flag("--strict", options.strict, "Exit with 1 when there is a warning");
+  const auto* strict =
+      app.add_flag("--strict", options.strict, "Exit with 1 when there is a warning; not of nics");
   app.add_option("--root", options.root,
                  "Read /sys, /proc and /dev below this folder: a copy of another host's");
   options.watch = "0s";
-  app.add_option("--watch", options.watch, "Watch the counters for so long: 10s, 1m");
+  const auto* watches = app.add_option(
+      "--watch", options.watch, "Watch the counters for so long: 10s, 1m; of this host alone");
   auto* pairs = app.add_subcommand("pairs", "As the ranks of a job: every pair, both ways");
   pairs->option_defaults()->always_capture_default();
   pairs
@@ -237,7 +240,13 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"on", "off"}));
   nics->add_flag("--apply", options.apply, "Set what differs; all of it or nothing");
   app.require_subcommand(0, 1);
-  const int status_of_usage = ReadCommandLine(app, argc, argv);
+  const int status_of_usage = ReadCommandLine(app, argc, argv, [&] {
+    const bool is_lost = watches->count() > 0 && (pairs->parsed() || nics->parsed());
+    if (is_lost)
+      return absl::InvalidArgumentError("--watch is for this host, without a subcommand");
+    if (strict->count() == 0 || !nics->parsed()) return absl::OkStatus();
+    return absl::InvalidArgumentError("--strict is for findings, and nics has none");
+  });
   if (status_of_usage != kGoOn) return status_of_usage;
   InitLog("weft-doctor", EnvironmentLogLevel(LogLevel::kWarn));
   if (pairs->parsed()) return Report(RunPairs(options, size, timeout, settings, argc, argv));

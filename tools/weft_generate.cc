@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/failure.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "tools/command_line.h"
@@ -119,7 +120,7 @@ struct Command {
   }
   static void PutJson(const json& object) {
     // A part of a model's text is UTF-8, but nothing may hang on it.
-    const std::string line = object.dump(-1, ' ', false, json::error_handler_t::replace);
+    const std::string line = JsonText(object);
     absl::FPrintF(stdout, "%s\n", line);
   }
 

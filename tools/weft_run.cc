@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -157,9 +158,6 @@ struct CommandLine {
       return absl::InvalidArgumentError(
           "--bind core and --spares exclude each other: a process that runs is not bound");
     }
-    if (!o.plan.empty()) {
-      WEFT_ASSIGN_OR_RETURN(o.planned, run::ReadPlan(o));
-    }
     Settings settings{LibrarySettings()};
     for (const std::string& pair : o.settings) {
       WEFT_RETURN_IF_ERROR(settings.SetPair(pair, "--set"));
@@ -173,6 +171,12 @@ struct CommandLine {
 int Fail(absl::string_view message, int status) {
   std::fprintf(stderr, "weft-run: %s\n", std::string(message).c_str());
   return status;
+}
+
+// The exit status where there is no plan to go by.
+int StatusOfPlan(const absl::Status& why) {
+  if (absl::IsFailedPrecondition(why) || absl::IsInvalidArgument(why)) return run::kPlanRefused;
+  return absl::IsNotFound(why) ? kWrongUsage : EXIT_FAILURE;
 }
 
 int Main(int argc, char** argv) {
@@ -191,10 +195,12 @@ int Main(int argc, char** argv) {
   if (status_of_usage != kGoOn) return status_of_usage;
   if (command.empty()) return Fail("which program? See weft-run --help", kWrongUsage);
 
-  absl::Status status = line.Finish();
-  if (!status.ok()) {
-    const bool is_refused = absl::IsFailedPrecondition(status);
-    return Fail(status.message(), is_refused ? run::kPlanRefused : kWrongUsage);
+  const absl::Status status = line.Finish();
+  if (!status.ok()) return Fail(status.message(), kWrongUsage);
+  if (!line.options.plan.empty()) {
+    absl::StatusOr<run::PlannedHost> planned = run::ReadPlan(line.options);
+    if (!planned.ok()) return Fail(planned.status().message(), StatusOfPlan(planned.status()));
+    line.options.planned = *std::move(planned);
   }
   line.options.rank_open_files = OpenFilesLimit();
   RaiseOpenFilesLimit();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/json_text.h"
 #include "base/settings.h"
 #include "tools/command_line.h"
 
@@ -39,7 +40,7 @@ void PrintJson(const Settings& settings) {
                     {"allowed", std::string(row.allowed)},
                     {"description", std::string(row.sentence)}});
   }
-  std::puts(rows.dump(2).c_str());
+  std::puts(JsonText(rows, 2).c_str());
 }
 
 void PrintTable(const Settings& settings) {

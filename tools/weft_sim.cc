@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "base/write_file.h"
 #include "collectives/simulate/workloads.h"
@@ -113,7 +114,7 @@ absl::Status Simulate(Run& run) {
 absl::Status WriteFiles(const Run& run, const nlohmann::ordered_json& json) {
   const Options& options = *run.options;
   if (!options.json.empty() && options.json != "-") {
-    WEFT_RETURN_IF_ERROR(WriteFile(options.json, json.dump(2) + "\n"));
+    WEFT_RETURN_IF_ERROR(WriteFile(options.json, JsonText(json, 2) + "\n"));
   }
   if (!options.timeline.empty()) WEFT_RETURN_IF_ERROR(WriteTimeline(run, options.timeline));
   if (options.svg.empty()) return absl::OkStatus();
@@ -141,7 +142,7 @@ absl::StatusOr<int> RunOnce(const Options& options) {
   run.wall_seconds = static_cast<double>(SystemClock::Nanoseconds() - begin) * 1e-9;
   nlohmann::ordered_json json = ToJson(run);
   if (options.json == "-") {
-    std::cout << json.dump(2) << "\n" << std::flush;
+    std::cout << JsonText(json, 2) << "\n" << std::flush;
   } else {
     std::fputs(ToText(json).c_str(), stdout);
   }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/json_text.h"
 #include "base/log.h"
 #include "base/open_files.h"
 #include "base/status.h"
@@ -61,7 +62,7 @@ absl::Status Serve(const std::string& listen, const std::string& memory,
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   WEFT_ASSIGN_OR_RETURN(auto server, collectives::StoreServer::Start(options));
   auto print = [&] {
-    std::puts(json ? StatusOf(*server).dump().c_str()
+    std::puts(json ? JsonText(StatusOf(*server)).c_str()
                    : absl::StrCat("weft-store: serving at ", server->address()).c_str());
     std::fflush(stdout);
   };

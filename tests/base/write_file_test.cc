@@ -1,12 +1,19 @@
 #include "base/write_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+
+#include "tests/file_size_limit.h"
+#include "tests/scratch_folder.h"
 
 namespace weft {
 namespace {
@@ -24,6 +31,65 @@ TEST(WriteFileTest, ReplacesTheWholeFile) {
   ASSERT_TRUE(WriteFile(path, absl::string_view("a\0b", 3)).ok());
   EXPECT_EQ(Contents(path), std::string("a\0b", 3));
   std::filesystem::remove(path);
+}
+
+TEST(WriteFileTest, WhatCannotBeWrittenWholeLeavesTheFileAsItWas) {
+  ScratchFolder folder;
+  const std::string path = folder / "file", before(100, 'b');
+  ASSERT_TRUE(WriteFile(path, before).ok());
+  absl::Status written;
+  {
+    FileSizeLimit limit(1000);
+    written = WriteFile(path, std::string(10000, 'a'));
+  }
+  EXPECT_FALSE(written.ok());
+  EXPECT_THAT(written.message(), HasSubstr(path));
+  EXPECT_EQ(Contents(path), before);
+  const std::filesystem::directory_iterator files(folder.path());
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1);  // no draft beside it
+}
+
+TEST(WriteFileTest, TheFileKeepsItsPermissions) {
+  ScratchFolder folder;
+  const std::string path = folder / "file";
+  folder.Write("file", "before");
+  ASSERT_EQ(chmod(path.c_str(), 0640), 0);
+  ASSERT_TRUE(WriteFile(path, "after").ok());
+  EXPECT_EQ(Contents(path), "after");
+  struct stat now {};
+  ASSERT_EQ(stat(path.c_str(), &now), 0);
+  EXPECT_EQ(now.st_mode & 07777, 0640u);
+}
+
+TEST(WriteFileTest, AFileThatMayNotBeWrittenIsNotReplaced) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write every file";
+  ScratchFolder folder;
+  folder.Write("file", "before");
+  ASSERT_EQ(chmod((folder / "file").c_str(), 0444), 0);
+  EXPECT_TRUE(absl::IsPermissionDenied(WriteFile(folder / "file", "after")));
+  EXPECT_EQ(Contents(folder / "file"), "before");
+}
+
+TEST(WriteFileTest, LinksAndPipesStayWhatTheyAre) {
+  ScratchFolder folder;
+  folder.Write("file", "before");
+  std::filesystem::create_symlink(folder / "file", folder / "soft");
+  ASSERT_TRUE(WriteFile(folder / "soft", "by its link").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "soft"));
+  EXPECT_EQ(Contents(folder / "file"), "by its link");
+  std::filesystem::create_hard_link(folder / "file", folder / "hard");
+  ASSERT_TRUE(WriteFile(folder / "hard", "by its other name").ok());
+  EXPECT_EQ(Contents(folder / "file"), "by its other name");
+
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  ASSERT_TRUE(WriteFile(pipe, "through").ok());
+  std::array<char, 16> got{};
+  EXPECT_EQ(read(reader, got.data(), got.size()), 7);
+  EXPECT_EQ(std::string(got.data()), "through");
+  close(reader);
 }
 
 TEST(WriteFileTest, AFullDeviceIsAnErrorThatNamesTheFile) {

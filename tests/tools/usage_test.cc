@@ -1,6 +1,8 @@
 // What every program does with words it does not know, and with output that is lost.
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/version.h"
@@ -106,6 +108,16 @@ TEST(Usage, FilesThatHoldNothingAreNamed) {
   if (plot.status == 127) GTEST_SKIP() << "this build has no trainer";
   EXPECT_EQ(plot.status, 1);
   EXPECT_THAT(plot.output, HasSubstr("metrics.jsonl holds no step of a run"));
+}
+
+// As a path in Latin-1 has them.
+TEST(Usage, BytesThatAreNoUtf8LoseNoReport) {
+  const std::string program = std::string(std::getenv("WEFT_BIN")) + "/weft-settings --json";
+  const Outcome outcome =
+      Shell("WEFT_RECORDS_FOLDER=$(printf '/tmp/j\\374rgen') " + program, "2>/dev/null");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_TRUE(nlohmann::json::accept(outcome.output)) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("\"/tmp/j\uFFFDrgen\""));
 }
 
 TEST(Usage, LostOutputIsAFailure) {

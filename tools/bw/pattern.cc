@@ -73,7 +73,10 @@ Pattern::Pattern(DataType type, ReduceOp op, int ranks)
       // Products of twos leave the range of float16 after 15 ranks, and are infinite on all paths.
       values_(op == ReduceOp::kProduct
                   ? 3
-                  : std::clamp(kExactBFloat16 / std::max(ranks, 1), 2, kValuesMax)) {}
+                  : std::clamp(kExactBFloat16 / std::max(ranks, 1), 2, kValuesMax)),
+      stride_(op == ReduceOp::kProduct
+                  ? 1
+                  : (std::max(ranks, 1) + kExactBFloat16 - 1) / kExactBFloat16) {}
 
 std::vector<std::byte> Pattern::PeriodOf(int rank) const {
   std::vector<std::byte> period(kPeriod * element_);
@@ -84,6 +87,7 @@ std::vector<std::byte> Pattern::PeriodOf(int rank) const {
         (static_cast<uint32_t>(i) * 2654435761U) ^ (static_cast<uint32_t>(rank + 1) * 2246822519U);
     mixed = (mixed ^ (mixed >> 15)) * 3266489917U;
     int value = lowest + static_cast<int>((mixed >> 16) % static_cast<uint32_t>(values_ - lowest));
+    if ((i + static_cast<size_t>(rank)) % static_cast<size_t>(stride_) != 0) value = lowest;
     PutNumber(period.data() + i * element_, type_, value);
   }
   return period;

@@ -2,7 +2,7 @@
 //
 // Element i of rank r's input is a small whole number that depends on r and on i modulo a prime
 // period, so that no chunk in the wrong place looks right. Sums of them are exact in every number
-// type up to many ranks, so the order in which an algorithm adds does not matter.
+// type, so the order in which an algorithm adds does not matter.
 #ifndef WEFT_TOOLS_BW_PATTERN_H_
 #define WEFT_TOOLS_BW_PATTERN_H_
 
@@ -34,6 +34,7 @@ class Pattern {
   const size_t element_;  // bytes
   const int ranks_;
   const int values_;  // the elements are from 0 (a product's: from 1) to this, exclusive
+  const int stride_;  // of so many elements of a rank one is above 0: bounds the sum of many ranks
 };
 
 }  // namespace weft::bw

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/json_text.h"
 
 namespace weft::bw {
 namespace {
@@ -183,7 +184,7 @@ void Report::End(const std::string& links) {
         {"rows", rows_},
         {"out_of_bounds", wrong_},
         {"average_busbw_GBps", average}};
-    std::cout << object.dump() << "\n" << std::flush;
+    std::cout << JsonText(object) << "\n" << std::flush;
     return;
   }
   absl::PrintF("#\n");

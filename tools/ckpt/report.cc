@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "base/json_text.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/run_states.h"
 
@@ -20,7 +21,7 @@ using Json = nlohmann::ordered_json;
 using train::Manifest;
 
 void PrintJson(const Json& json) {
-  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string text = JsonText(json) + "\n";
   std::fputs(text.c_str(), stdout);
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "tools/doctor/checks.h"
 #include "tools/doctor/report.h"
@@ -23,7 +24,7 @@ std::string PartOf(const Node& node, const Findings& findings,
   nlohmann::ordered_json part = NodeJson(node);
   AddFindings(findings, part);
   part["pairs"] = PairsJson(directions);
-  return part.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return JsonText(part);
 }
 
 }  // namespace

@@ -105,6 +105,9 @@ class Decision {
   RankState& Rank(int rank) { return state_.ranks[static_cast<size_t>(rank)]; }
   NodeState& Node(int node) { return state_.nodes[static_cast<size_t>(node)]; }
   int NodeOf(int rank) const { return rank / policy_.ranks_per_node; }
+  int NumberOf(int rank) const {
+    return policy_.numbers.empty() ? rank : policy_.numbers[static_cast<size_t>(rank)];
+  }
 
   // ---- Hosts
 
@@ -216,9 +219,9 @@ class Decision {
   // All ranks of a node whose processes are gone, in new generations.
   void StartNode(int node, const std::string& why) {
     if (IsDone(node) || state_.replay.has_value()) return;
-    for (size_t rank = 0; rank < state_.ranks.size(); ++rank) {
-      if (!state_.ranks[rank].done) continue;
-      return Stop(1, absl::StrCat("node ", node, " has lost its host, and rank ", rank,
+    for (int rank = 0; rank < static_cast<int>(state_.ranks.size()); ++rank) {
+      if (!Rank(rank).done) continue;
+      return Stop(1, absl::StrCat("node ", node, " has lost its host, and rank ", NumberOf(rank),
                                   " is done already: its ranks would not meet it"));
     }
     for (int i = 0; i < policy_.ranks_per_node; ++i) {
@@ -353,11 +356,13 @@ class Decision {
       return;
     }
     const int status = end.signal != 0 ? 128 + end.signal : end.status;
-    const std::string who = absl::StrCat("rank ", event_.rank, " ", collectives::ToText(end));
+    const int number = NumberOf(event_.rank);
+    const std::string who = absl::StrCat("rank ", number, " ", collectives::ToText(end));
     const auto is_done = [](const RankState& r) { return r.done; };
     const auto done = std::find_if(state_.ranks.begin(), state_.ranks.end(), is_done);
     if (done != state_.ranks.end()) {
-      return Stop(status, absl::StrCat(who, ", and rank ", done - state_.ranks.begin(),
+      const auto first = static_cast<int>(done - state_.ranks.begin());
+      return Stop(status, absl::StrCat(who, ", and rank ", NumberOf(first),
                                        " is done already: it would meet nobody"));
     }
     if (end.signal == 0 && end.status != kErrorStatus) {
@@ -368,7 +373,7 @@ class Decision {
     const bool is_same_place =
         event_.step == rank.last_step && (event_.step >= 0 || (is_soon && !end.cause.empty()));
     const bool is_same =
-        is_same_place && IsSameFault(collectives::ParseProcessEnd(rank.last_end), end, event_.rank);
+        is_same_place && IsSameFault(collectives::ParseProcessEnd(rank.last_end), end, number);
     if (is_same) {
       const std::string why = absl::StrCat(
           who, ", as the process before it did ",

@@ -55,6 +55,8 @@ struct Policy {
   absl::Duration backoff_most = absl::Seconds(15);
   // From the loss of a node's host until the job stops for want of another one.
   absl::Duration vacancy_most = absl::Minutes(5);
+  // Where these ranks are a part of a job's: what each is there, [rank]. Empty: the same.
+  std::vector<int> numbers;
 };
 
 struct HostState {

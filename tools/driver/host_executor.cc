@@ -225,6 +225,7 @@ class Executor {
     CheckLink();
     if (auto record = link_->Take(); record.has_value()) record_ = *std::move(record);
     if (!exit_status_.has_value()) {
+      local_.helps = host_.runs_aside() && aside_ == Aside::kHelp;
       for (const Order& order : OrdersFor(record_, local_)) Do(order);
       // Nobody waits for the ranks of a host of which the driver knows that it leaves.
       const bool is_out = record_.job.hosts.count(options_.host) == 0;
@@ -435,7 +436,7 @@ class Executor {
 
   void BeginTest(const Order& order) {
     local_.test = order.test;
-    host_.KillAside();  // where this host was helping another one
+    host_.KillAside();
     aside_ = Aside::kTest;
     host_.Say(absl::StrCat("testing this host (at most ",
                            absl::FormatDuration(options_.self_test.limit), ")"));

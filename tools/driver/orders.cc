@@ -64,11 +64,12 @@ std::vector<Order> OrdersFor(const DriverRecord& record, const LocalState& local
                             .text = absl::StrCat(local.host, " is evicted: ", host.reason)});
   }
   std::vector<Order> orders;
-  if (host.test > local.test) {
+  if (host.test > local.test && !local.helps) {
     orders.push_back({.kind = OrderKind::kTest,
                       .test = host.test,
                       .helper = static_cast<int>(host.test_helpers.size())});
   }
+  bool helps = local.helps;
   for (const auto& [_, suspect] : job.hosts) {
     if (suspect.test <= local.helped) continue;
     const std::vector<std::string>& helpers = suspect.test_helpers;
@@ -77,8 +78,9 @@ std::vector<Order> OrdersFor(const DriverRecord& record, const LocalState& local
     orders.push_back({.kind = OrderKind::kHelp,
                       .test = suspect.test,
                       .helper = static_cast<int>(at - helpers.begin())});
+    helps = true;
   }
-  if (job.replay.has_value() && job.replay->task > local.replayed && !AnyAlive(local)) {
+  if (job.replay.has_value() && job.replay->task > local.replayed && !helps && !AnyAlive(local)) {
     Order order{.kind = OrderKind::kReplay, .test = job.replay->task};
     order.parts = PartsOf(job, local.host);
     if (!order.parts.empty()) orders.push_back(std::move(order));

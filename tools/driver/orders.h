@@ -25,6 +25,7 @@ struct LocalState {
   int64_t test = 0;      // the self-test that was begun last
   int64_t replayed = 0;  // the replay's task that was begun last
   int64_t helped = 0;    // the other host's self-test that this one has helped with last
+  bool helps = false;    // with that, at this moment
 };
 
 // This host's place in one group of a replay.
@@ -60,7 +61,8 @@ struct Order {
 };
 
 // In the order in which they are to be done. Those that need processes to be gone come again, once
-// they are.
+// they are. A help that was cut off would be a failed self-test of the host that it is for: a test
+// or a replay of this host begins behind it.
 std::vector<Order> OrdersFor(const DriverRecord& record, const LocalState& local);
 
 // Exit statuses of an executor, beside its job's.

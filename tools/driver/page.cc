@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "base/file_descriptor.h"
 #include "base/first_line.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "net/secret.h"
 
@@ -220,7 +221,7 @@ std::string JobJson(const Driver& driver, absl::Time now) {
     json["history"].push_back(
         {{"time", static_cast<double>(absl::ToUnixMicros(line.time)) * 1e-6}, {"text", line.text}});
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return JsonText(json);
 }
 
 observe::HttpResponse Answer(Driver& driver, const observe::HttpRequest& request, absl::Time now,

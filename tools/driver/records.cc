@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/json_text.h"
 #include "base/status.h"
 
 namespace weft::driver {
@@ -113,9 +114,7 @@ absl::StatusOr<Json> ParseJson(absl::string_view text, const char* what) {
 }
 
 // Texts of programs may be no UTF-8.
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+std::string Dump(const Json& json) { return JsonText(json); }
 
 Json ToJson(const JobState& job) {
   Json hosts = Json::object();

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "base/write_file.h"
 #include "tools/command_line.h"
@@ -170,7 +171,7 @@ int RunAndWrite(const std::string& program, const Run& run, const std::string& j
                 int unavailable) {
   absl::StatusOr<nlohmann::ordered_json> result = RunTo(run, json == "-");
   absl::Status status = result.status();
-  if (status.ok() && !json.empty()) status = WriteOutput(json, result->dump(2) + "\n");
+  if (status.ok() && !json.empty()) status = WriteOutput(json, JsonText(*result, 2) + "\n");
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(status.message()).c_str());
   if (absl::IsInvalidArgument(status)) return kWrongUsage;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/json_text.h"
 #include "base/write_file.h"
 
 namespace weft::harness {
@@ -117,7 +118,7 @@ absl::Status WriteJson(const std::string& path, const PluginInfo& plugin, const 
                       {"tables", plugin.versions},
                       {"seed", options.seed},
                       {"scenarios", scenarios}};
-  return WriteOutput(path, all.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+  return WriteOutput(path, JsonText(all, 2) + "\n");
 }
 
 }  // namespace weft::harness

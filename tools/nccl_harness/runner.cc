@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/json_text.h"
 #include "base/open_files.h"
 #include "base/status.h"
 
@@ -44,7 +45,7 @@ size_t CountEntries(const char* folder) {
 }
 
 void WriteLine(int fd, const json& line) {
-  std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  std::string text = JsonText(line) + "\n";
   for (size_t at = 0; at < text.size();) {
     ssize_t wrote = write(fd, text.data() + at, text.size() - at);
     if (wrote <= 0) return;

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/json_text.h"
 #include "base/log.h"
 #include "base/log_throttle.h"
 #include "base/read_file.h"
@@ -123,7 +124,7 @@ std::string Agent::RingsJson() const {
     }
   }
   const nlohmann::json out = {{"now_ns", SystemClock::Nanoseconds()}, {"rings", rings}};
-  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return JsonText(out);
 }
 
 std::string Agent::PathOf(absl::string_view ring) const {

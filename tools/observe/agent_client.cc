@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,27 @@ namespace {
 
 constexpr size_t kReadingsMax = 1024;  // of a ring, whatever an agent says
 constexpr size_t kReadingBytesMax = 128;
+constexpr int64_t kTimeMost = int64_t{1} << 61;  // ns, 73 years: two of them can be added
+
+bool IsTime(int64_t time_ns) { return time_ns >= 0 && time_ns <= kTimeMost; }
+
+// The member of that name, where there is one of this type: an agent may say anything.
+template <typename Value>
+Value MemberOr(const nlohmann::json& from, const char* name, Value otherwise) {
+  const auto found = from.find(name);  // what is no object has no members
+  if (found == from.end()) return otherwise;
+  bool fits = false;
+  if constexpr (std::is_same_v<Value, std::string>) {
+    fits = found->is_string();
+  } else if constexpr (std::is_same_v<Value, bool>) {
+    fits = found->is_boolean();
+  } else if constexpr (std::is_integral_v<Value>) {
+    fits = found->is_number_integer();
+  } else {
+    fits = found->is_number();
+  }
+  return fits ? found->template get<Value>() : otherwise;
+}
 
 // Rows [SOURCE, NAME, FIRST, LAST, CHANGED_NS]; what is none is left out.
 Readings ReadingsOf(const nlohmann::json& ring, int64_t shift_ns) {
@@ -25,7 +47,8 @@ Readings ReadingsOf(const nlohmann::json& ring, int64_t shift_ns) {
   for (const nlohmann::json& row : *rows) {
     if (readings.size() == kReadingsMax) break;
     if (!row.is_array() || row.size() != 5 || !row[0].is_string() || !row[1].is_string() ||
-        !row[2].is_number() || !row[3].is_number() || !row[4].is_number_integer()) {
+        !row[2].is_number() || !row[3].is_number() || !row[4].is_number_integer() ||
+        !IsTime(row[4].get<int64_t>())) {
       continue;
     }
     const auto source = row[0].get<std::string>(), name = row[1].get<std::string>();
@@ -64,10 +87,11 @@ absl::Status AgentClient::Fetch() {
     return absl::DataLossError(
         absl::StrCat(agent_.host, ":", agent_.port, " answers /rings with no list of rings"));
   }
-  const int64_t shift_ns = SystemClock::Nanoseconds() - answer.value("now_ns", int64_t{0});
+  const auto told_ns = MemberOr(answer, "now_ns", int64_t{0});
+  const int64_t shift_ns = SystemClock::Nanoseconds() - (IsTime(told_ns) ? told_ns : 0);
   std::vector<std::string> names;
   for (const nlohmann::json& ring : answer["rings"]) {
-    const std::string name = ring.is_object() ? ring.value("name", "") : "";
+    const auto name = MemberOr(ring, "name", std::string());
     if (IsRingName(name)) names.push_back(name);
   }
   for (size_t i = 0; i < names.size(); i += kRingsOfARequest) {
@@ -76,20 +100,20 @@ absl::Status AgentClient::Fetch() {
                                        names.begin() + static_cast<std::ptrdiff_t>(end)}));
   }
   for (const nlohmann::json& ring : answer["rings"]) {
-    const std::string name = ring.is_object() ? ring.value("name", "") : "";
+    const auto name = MemberOr(ring, "name", std::string());
     const auto copy = copies_.find(name);
     if (copy == copies_.end() || copy->second.path().empty()) continue;
     const auto [at, is_new] = told_.try_emplace(copy->second.path());
     JobWatch::Told& told = at->second;
     if (is_new) told.shift_ns = shift_ns;  // by which its records are understood, all its life
     told.state.known = true;
-    told.state.exists = ring.value("exists", false);
-    told.state.state = ring.value("state", "?").substr(0, 1)[0];
-    told.state.cpu_seconds = ring.value("cpu_seconds", 0.0);
-    told.state.run_queue_seconds = ring.value("run_queue_seconds", 0.0);
-    told.state.resident_bytes = ring.value("resident_bytes", int64_t{0});
-    told.state.minor_faults = ring.value("minor_faults", int64_t{0});
-    told.state.major_faults = ring.value("major_faults", int64_t{0});
+    told.state.exists = MemberOr(ring, "exists", false);
+    told.state.state = MemberOr(ring, "state", std::string("?")).substr(0, 1)[0];
+    told.state.cpu_seconds = MemberOr(ring, "cpu_seconds", 0.0);
+    told.state.run_queue_seconds = MemberOr(ring, "run_queue_seconds", 0.0);
+    told.state.resident_bytes = MemberOr(ring, "resident_bytes", int64_t{0});
+    told.state.minor_faults = MemberOr(ring, "minor_faults", int64_t{0});
+    told.state.major_faults = MemberOr(ring, "major_faults", int64_t{0});
     told.readings = ReadingsOf(ring, told.shift_ns);
   }
   return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json_text.h"
 #include "tools/observe/rules.h"
 
 namespace weft::observe {
@@ -264,7 +265,7 @@ std::string ToJson(const JobView& view, const std::vector<Finding>& findings) {
                                {"rejected", finding.rejected},
                                {"advice", finding.advice}});
   }
-  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return JsonText(out);
 }
 
 }  // namespace weft::observe

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/json_text.h"
 #include "tools/observe/page.h"
 #include "tools/observe/timeline.h"
 
@@ -105,7 +106,7 @@ std::string HtmlPage(const Timeline& timeline, const JobView& view,
   }
   data["names"] = names.list();
   data["groups"] = groups.list();
-  const std::string json = data.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string json = JsonText(data);
   // Nothing in the data can end the element that it stands in.
   return absl::StrReplaceAll(kPage, {{"@DATA@", absl::StrReplaceAll(json, {{"<", "\\u003c"}})}});
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/json_text.h"
 #include "base/version.h"
 
 namespace weft::observe {
@@ -262,7 +263,7 @@ std::string OtlpMetricsJson(const std::vector<Metric>& metrics, int64_t time_uni
   resource["scopeMetrics"] = nlohmann::json::array({std::move(scope)});
   nlohmann::json out;
   out["resourceMetrics"] = nlohmann::json::array({std::move(resource)});
-  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return JsonText(out);
 }
 
 }  // namespace weft::observe

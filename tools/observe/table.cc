@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/json_text.h"
 #include "tools/observe/rules.h"
 
 namespace weft::observe {
@@ -183,7 +184,7 @@ std::string JobJson(const JobView& view, const std::vector<Finding>& findings, u
     }
     out["ranks"].push_back(std::move(row));
   }
-  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return JsonText(out);
 }
 
 }  // namespace weft::observe

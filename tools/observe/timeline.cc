@@ -6,6 +6,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "base/json_text.h"
 #include "base/protobuf.h"
 #include "base/status.h"
 
@@ -238,7 +239,7 @@ std::string ChromeTrace(const Timeline& timeline) {
     }
   }
   const nlohmann::json out = {{"displayTimeUnit", "ms"}, {"traceEvents", events}};
-  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return JsonText(out) + "\n";
 }
 
 }  // namespace weft::observe

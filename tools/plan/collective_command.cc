@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/json_text.h"
 #include "base/settings.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -232,7 +233,7 @@ absl::Status CollectiveCommand::Run() const {
   if (json_.empty()) return absl::OkStatus();
   const nlohmann::ordered_json all =
       results.size() == 1 ? results[0] : nlohmann::ordered_json{{"fabrics", results}};
-  return WriteOutput(json_, all.dump(2) + "\n");
+  return WriteOutput(json_, JsonText(all, 2) + "\n");
 }
 
 absl::StatusOr<std::vector<collectives::RankPlace>> CollectiveCommand::Place(

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "base/write_file.h"
@@ -129,7 +130,8 @@ absl::Status PlanMesh(const std::string& text, const CollectiveGroup& job,
     absl::PrintF("job  %s: %s\n", mesh.Describe(), job.Describe());
     for (const AxisAnswers& answers : axes) absl::PrintF("\n%s", MeshTable(answers));
   }
-  return json.empty() ? absl::OkStatus() : WriteOutput(json, MeshJson(mesh, axes).dump(2) + "\n");
+  return json.empty() ? absl::OkStatus()
+                      : WriteOutput(json, JsonText(MeshJson(mesh, axes), 2) + "\n");
 }
 
 }  // namespace weft::plan

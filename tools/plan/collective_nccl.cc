@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "base/write_file.h"
@@ -89,7 +90,7 @@ absl::Status PlanNccl(const CollectiveGroup& group, absl::Span<const int64_t> si
                           found[0].microseconds, then);
   }
   if (json != "-") absl::PrintF("%s", table);
-  return json.empty() ? absl::OkStatus() : WriteOutput(json, result.dump(2) + "\n");
+  return json.empty() ? absl::OkStatus() : WriteOutput(json, JsonText(result, 2) + "\n");
 }
 
 }  // namespace weft::plan

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "base/write_file.h"
 #include "tools/plan/plan_files.h"
@@ -73,7 +74,7 @@ absl::Status OrderCommand::Run() const {
   for (const Candidate& one : candidates) json["orders"].push_back(CandidateJson(input, one));
   json["fullest_cuts"] = HotCutsJson(hot);
   json["files"] = files;
-  return WriteOutput(words_.json, json.dump(2) + "\n");
+  return WriteOutput(words_.json, JsonText(json, 2) + "\n");
 }
 
 }  // namespace weft::plan

@@ -6,12 +6,14 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/json_text.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "base/write_file.h"
@@ -216,16 +218,19 @@ absl::Status PathsCommand::WriteDirectory(const Input& input, const Candidate& c
                                           const std::string& text, const std::string& fabric,
                                           const std::string& hashes,
                                           const std::string& traffic) const {
+  const std::filesystem::path folder(out_);
+  const std::string paths = (folder / std::string(topology::kConnectionPlanFile)).string();
+  // The first to go and the last to come, so that a directory with it is whole.
+  std::error_code error;
+  std::filesystem::remove(paths, error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("remove ", paths));
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> files,
                         WriteOrderFiles(input, candidate, {}, out_));
-  const std::filesystem::path folder(out_);
   WEFT_RETURN_IF_ERROR(WriteOutput((folder / "fabric.toml").string(), fabric));
   WEFT_RETURN_IF_ERROR(WriteOutput((folder / "hashes.txt").string(), hashes));
   WEFT_RETURN_IF_ERROR(
       WriteOutput((folder / std::string(topology::kPlanTrafficFile)).string(), traffic));
-  // The last, so that a directory with it is whole.
-  WEFT_RETURN_IF_ERROR(
-      WriteOutput((folder / std::string(topology::kConnectionPlanFile)).string(), text));
+  WEFT_RETURN_IF_ERROR(WriteOutput(paths, text));
   if (input.tables) {
     absl::PrintF("\n%d files in %s\n\n%s", static_cast<int>(files.size()) + 4, out_,
                  LaunchLines(input, candidate, out_));
@@ -395,7 +400,7 @@ absl::Status PathsCommand::Run() const {
                               {"bound_ms", row.bound * 1e3},
                               {"bound_by", row.bound_reason}});
   }
-  return WriteOutput(words_.json, json.dump(2) + "\n");
+  return WriteOutput(words_.json, JsonText(json, 2) + "\n");
 }
 
 }  // namespace weft::plan

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "base/write_file.h"
 #include "tools/plan/report.h"
@@ -106,7 +107,7 @@ absl::Status PredictCommand::Run() const {
   json["order"] = CandidateJson(input, candidates[0]);
   json["fullest_cuts"] = HotCutsJson(cuts);
   json["fullest_links"] = LinksJson(input, links);
-  return WriteOutput(words_.json, json.dump(2) + "\n");
+  return WriteOutput(words_.json, JsonText(json, 2) + "\n");
 }
 
 CompareCommand::CompareCommand(CLI::App& app)
@@ -159,7 +160,7 @@ absl::Status CompareCommand::Run() const {
   }
   json["cuts"] = CutComparisonJson(cuts);
   json["a_over_b"] = absl::FDivDuration(both[0].cost.exposed, both[1].cost.exposed);
-  return WriteOutput(words_.json, json.dump(2) + "\n");
+  return WriteOutput(words_.json, JsonText(json, 2) + "\n");
 }
 
 }  // namespace weft::plan

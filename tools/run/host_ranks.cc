@@ -27,6 +27,7 @@ namespace {
 // For what is still in the pipes of ranks that have ended.
 constexpr absl::Duration kDrain = absl::Milliseconds(500);
 constexpr size_t kReadBytes = size_t{64} << 10;
+constexpr size_t kPipeBytesMost = size_t{1} << 20;  // Linux' fs.pipe-max-size
 constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 // From the use of a spare process to the start of the next one, so that its start takes no time
 // from the ranks that are meeting again.
@@ -96,7 +97,8 @@ absl::Status HostRanks::Assign(int first, const Variables& job_variables) {
   for (int i = 0; i < options_.ranks; ++i) {
     RankProcess& rank = ranks_[static_cast<size_t>(i)];
     rank.local_rank = i;
-    rank.rank = first + i;
+    rank.rank =
+        options_.planned.ranks.empty() ? first + i : options_.planned.ranks[static_cast<size_t>(i)];
     rank.output = std::make_unique<RankOutput>(
         &terminal_, options_.prefix ? absl::StrCat("[rank ", rank.rank, "] ") : "",
         std::array{StyleOf(rank.rank, Stream::kOutput), StyleOf(rank.rank, Stream::kError)});
@@ -122,8 +124,9 @@ bool HostRanks::Draws(int rank) const {
 }
 
 absl::Status HostRanks::Start(RankProcess& rank) {
-  rank.output->ForgetLines();
   if (!UseSpare(rank)) WEFT_RETURN_IF_ERROR(StartProcessOf(rank));
+  rank.output->Finish();  // what the process before had started may have written more
+  rank.output->ForgetLines();
   rank.alive = true;
   rank.told_to_end = false;
   rank.status = 0;
@@ -152,7 +155,7 @@ absl::Status HostRanks::StartProcessOf(RankProcess& rank) {
   }
   ProcessOptions process;
   process.command = options_.command;
-  process.environment = Lines(RankVariables(variables_, options_, rank), variables_);
+  process.environment = Lines(RankVariables(variables_, rank), variables_);
   process.standard_input = input_.get();
   process.standard_output = ends[0] ? ends[0].get() : slave.get();
   process.standard_error = ends[1] ? ends[1].get() : slave.get();
@@ -224,7 +227,7 @@ bool HostRanks::UseSpare(RankProcess& rank) {
   Spare spare = std::move(spares_.back());
   spares_.pop_back();
   refill_at_ = clock_.Now() + kSpareAfter;
-  Variables place = RankVariables(variables_, options_, rank);
+  Variables place = RankVariables(variables_, rank);
   for (const auto& [name, value] : variables_) {
     const auto has = spare.variables.find(name);
     if (has == spare.variables.end() || has->second != value) place.emplace(name, value);
@@ -340,23 +343,28 @@ void HostRanks::ReadFrom(int fd) {
   }
 }
 
-// False: nothing more to read now.
-bool HostRanks::ReadSome(RankProcess& rank, size_t index) {
+// The number of bytes; 0: nothing more to read now.
+size_t HostRanks::ReadSome(RankProcess& rank, size_t index) {
   FileDescriptor& stream = rank.streams[index];
   ssize_t got = read(stream.get(), buffer_.data(), buffer_.size());
   if (got > 0) {
-    rank.output->Feed(static_cast<Stream>(index),
-                      absl::string_view(buffer_.data(), static_cast<size_t>(got)));
-    return true;
+    const auto bytes = static_cast<size_t>(got);
+    rank.output->Feed(static_cast<Stream>(index), absl::string_view(buffer_.data(), bytes));
+    return bytes;
   }
   // A pseudo-terminal ends with EIO.
   if (got == 0 || (errno != EAGAIN && errno != EINTR)) stream.Reset();
-  return false;
+  return 0;
 }
 
+// What a dead rank has left in its pipes. What it had started may go on writing as fast as this
+// reads, until KillLeftBehind().
 void HostRanks::ReadAll(RankProcess& rank) {
   for (size_t index = 0; index < rank.streams.size(); ++index) {
-    while (rank.streams[index] && ReadSome(rank, index)) {
+    for (size_t read = 0; read < kPipeBytesMost && rank.streams[index];) {
+      const size_t bytes = ReadSome(rank, index);
+      if (bytes == 0) break;
+      read += bytes;
     }
   }
 }
@@ -426,6 +434,7 @@ void HostRanks::Reap() {
     dead.ended = clock_.Now();
     dead.max_rss_bytes = int64_t{usage.ru_maxrss} * 1024;
     ReadAll(dead);
+    dead.output->Finish();
     if (&dead == aside_.get()) continue;
     --alive_;
     ended_.push_back(&dead);

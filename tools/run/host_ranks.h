@@ -39,13 +39,14 @@ bool EndsJob(int signal);  // SIGINT, SIGTERM, SIGHUP
 class HostRanks {
  public:
   // `program` is who speaks: "weft-run". Of the options: command, output, prefix, log_dir, bind,
-  // ranks, spares and rank_open_files. `options` outlives this object.
+  // ranks, planned, spares and rank_open_files. `options` outlives this object.
   HostRanks(std::string program, const RunOptions& options);
 
   // Takes the process's signals; before it has other threads. kResourceExhausted: too few
   // descriptors may be open.
   absl::Status Open();
-  // Makes this host's ranks `first` to `first` + options.ranks - 1. None is alive.
+  // Makes this host's ranks: `first` to `first` + options.ranks - 1, or those of options.planned.
+  // None is alive.
   absl::Status Assign(int first, const Variables& job_variables);
   // Starts, in a spare process if there is one, the rank whose generation and last end are set.
   absl::Status Start(RankProcess& rank);
@@ -106,7 +107,7 @@ class HostRanks {
   void KillSpares();
   void OnSpareLost();
   void ReadFrom(int fd);
-  bool ReadSome(RankProcess& rank, size_t index);
+  size_t ReadSome(RankProcess& rank, size_t index);
   void ReadAll(RankProcess& rank);
   void ReadSignals();
   void Reap();

@@ -73,6 +73,7 @@ class Launcher {
                .self_tests = false,
                .backoff_first = options_.backoff_first,
                .backoff_most = options_.backoff_most};
+    for (const RankProcess& rank : host_.ranks()) policy_.numbers.push_back(rank.rank);
     state_ = driver::NewJob(policy_, clock_.Now());
     driver::Decide(policy_, state_,
                    {.kind = driver::EventKind::kHostJoined, .now = clock_.Now(), .host = "here"});
@@ -84,7 +85,7 @@ class Launcher {
     host_.Turn(std::min(clock_.Now() + kObserve, driver::NextStart(state_)));
     for (int signal : host_.TakeSignals()) Forward(signal);
     TakeEnded();
-    (void)Start(driver::Decide(policy_, state_, {.now = clock_.Now()}));
+    StartOrFail(driver::Decide(policy_, state_, {.now = clock_.Now()}));
     if (first_failed_ == nullptr && ended_by_ == 0 && host_.alive() > 0) {
       host_.SayAll(observer_->Look(clock_.Now()));
       TakeDiagnosis();
@@ -116,10 +117,9 @@ class Launcher {
 
   // The rank that records have under that number; -1: none of this host.
   int LocalRankOf(int rank) const {
-    const std::vector<int>& planned = options_.planned.ranks;
-    if (planned.empty()) return rank < options_.ranks ? rank : -1;
-    const auto found = std::find(planned.begin(), planned.end(), rank);
-    return found == planned.end() ? -1 : static_cast<int>(found - planned.begin());
+    const std::vector<int>& numbers = policy_.numbers;
+    const auto found = std::find(numbers.begin(), numbers.end(), rank);
+    return found == numbers.end() ? -1 : static_cast<int>(found - numbers.begin());
   }
 
   // A rank that is alive gives way to its next process once it has ended.
@@ -128,7 +128,7 @@ class Launcher {
     RankProcess& rank = host_.ranks()[static_cast<size_t>(action.rank)];
     host_.Say(absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, "): ", action.text,
                            "; starting it anew (", state_.restarts, " of ", options_.recover, ")"));
-    if (!rank.alive) return (void)Start({action});
+    if (!rank.alive) return StartOrFail({action});
     replaced_.insert_or_assign(action.rank, action);
     kill(-rank.pid, SIGKILL);
   }
@@ -162,11 +162,11 @@ class Launcher {
       const auto replaced = replaced_.extract(rank->local_rank);
       if (!replaced.empty() && rank->failed() && !state_.outcome.has_value()) {
         rank->last_end = collectives::ToText(rank->LastEnd());
-        if (!Start({replaced.mapped()})) dead.push_back(rank);
+        if (Start({replaced.mapped()}) != nullptr) dead.push_back(rank);
         continue;
       }
       if (rank->failed() && !rank->told_to_end) dead.push_back(rank);
-      if (!rank->failed()) driver::Decide(policy_, state_, EndOf(*rank));
+      if (!rank->failed()) StartOrFail(driver::Decide(policy_, state_, EndOf(*rank)));
     }
     if (!dead.empty() && first_failed_ == nullptr && !StartAnew(dead)) Fail(dead);
   }
@@ -190,22 +190,33 @@ class Launcher {
       host_.Say(absl::StrCat("rank ", rank->rank, " (pid ", rank->pid, ") ", rank->Outcome(),
                              "; starting it anew (", ++count, " of ", options_.recover, ")"));
     }
-    return Start(actions);
+    return Start(actions) == nullptr;
   }
 
-  // False: a rank could not be started.
-  bool Start(const std::vector<driver::Action>& actions) {
+  // The first rank that could not be started; null: all were.
+  RankProcess* Start(const std::vector<driver::Action>& actions) {
     for (const driver::Action& action : actions) {
-      if (action.kind == driver::ActionKind::kWait) host_.Say(driver::ToText(action));
-      if (action.kind != driver::ActionKind::kStart) continue;
+      if (action.rank < 0) continue;  // it is of a host
       RankProcess& rank = host_.ranks()[static_cast<size_t>(action.rank)];
+      if (action.kind == driver::ActionKind::kWait) {
+        driver::Action numbered = action;
+        numbered.rank = rank.rank;
+        host_.Say(driver::ToText(numbered));
+      }
+      if (action.kind != driver::ActionKind::kStart) continue;
       rank.restarts = action.generation;
       const absl::Status started = host_.Start(rank);
       if (started.ok()) continue;
       host_.Say(started.message());
-      return false;
+      return &rank;
     }
-    return true;
+    return nullptr;
+  }
+
+  // A rank that cannot be started ends the job, as its last process has ended.
+  void StartOrFail(const std::vector<driver::Action>& actions) {
+    RankProcess* missing = Start(actions);
+    if (missing != nullptr && first_failed_ == nullptr) Fail({missing});
   }
 
   // No rank is started from here.
@@ -213,7 +224,8 @@ class Launcher {
     driver::Decide(policy_, state_, {.kind = driver::EventKind::kStopped, .now = clock_.Now()});
   }
 
-  // To the decisions, this host is a job's only node, and its ranks count from 0.
+  // To the decisions, this host is a job's only node, and its ranks count from 0: policy_.numbers
+  // has what they are in the job.
   driver::Event EndOf(const RankProcess& rank) const {
     return {.kind = driver::EventKind::kRankEnded,
             .now = clock_.Now(),

@@ -61,6 +61,7 @@ void Terminal::Line(Stream stream, absl::string_view prefix, absl::string_view l
   Sink& sink = sinks_[Index(stream)];
   bool above = sink.terminal && !unfinished_.empty();
   if (above) absl::StrAppend(&sink.pending, kEraseLine);
+  if (std::exchange(sink.unfinished, false)) sink.pending += '\n';
   absl::StrAppend(&sink.pending, prefix, line, "\n");
   if (above) absl::StrAppend(&sink.pending, unfinished_);
   Flush();
@@ -77,6 +78,8 @@ void Terminal::Raw(Stream stream, absl::string_view bytes) {
       unfinished_ = std::string(bytes.substr(end + 1));
     }
     if (unfinished_.size() > kLineBytesMax) unfinished_.clear();
+  } else if (!bytes.empty()) {
+    sink.unfinished = bytes.back() != '\n';
   }
   Flush();
 }

@@ -25,8 +25,8 @@ class Terminal {
  public:
   Terminal();
   bool is_terminal(Stream stream) const { return sinks_[Index(stream)].terminal; }
-  // A whole line, without its end. Where a raw line stands unfinished on the same terminal, the new
-  // one goes above it.
+  // A whole line, without its end. Where a raw line stands unfinished, the new one goes above it on
+  // a terminal, and below it elsewhere.
   void Line(Stream stream, absl::string_view prefix, absl::string_view line);
   void Raw(Stream stream, absl::string_view bytes);
 
@@ -40,6 +40,7 @@ class Terminal {
   struct Sink {
     int fd = -1;
     bool terminal = false;
+    bool unfinished = false;  // no terminal, and Raw() has left a line without its end
     std::string pending;
   };
   static size_t Index(Stream stream) { return static_cast<size_t>(stream); }

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <system_error>
 
 #include "absl/strings/ascii.h"
@@ -39,10 +40,12 @@ absl::StatusOr<std::string> OwnName(const topology::ConnectionPlan& plan) {
       addresses));
 }
 
-// "rank host gpu" a line: the ranks of `host`, by GPU.
-absl::StatusOr<std::vector<int>> RanksOf(const std::string& path, const std::string& host) {
+// "rank host gpu" a line, each rank of the job once: the ranks of `host`, by GPU.
+absl::StatusOr<std::vector<int>> RanksOf(const std::string& path, const std::string& host,
+                                         int world) {
   WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
   std::map<int, int> by_gpu;
+  std::set<int> met;
   int number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
@@ -56,7 +59,18 @@ absl::StatusOr<std::vector<int>> RanksOf(const std::string& path, const std::str
       return absl::InvalidArgumentError(
           absl::StrCat(path, ":", number, ": a line is RANK HOST GPU"));
     }
-    if (words[1] == host) by_gpu[gpu] = rank;
+    const bool is_new = rank >= 0 && rank < world && met.insert(rank).second;
+    if (!is_new || (words[1] == host && !by_gpu.try_emplace(gpu, rank).second)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ":", number, ": rank ", rank, " on GPU ", gpu, " of ", words[1],
+          "; right is each of the plan's ", world, " ranks once, on a GPU of its own"));
+    }
+  }
+  if (static_cast<int>(met.size()) < world) {
+    int missing = 0;
+    for (const int rank : met) missing += rank == missing ? 1 : 0;
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": rank ", missing, " of ", world, " is missing"));
   }
   std::vector<int> ranks;
   for (const auto& [_, rank] : by_gpu) ranks.push_back(rank);
@@ -98,7 +112,7 @@ absl::StatusOr<PlannedHost> ReadPlan(const RunOptions& options) {
   WEFT_RETURN_IF_ERROR(Verify(folder.string(), host, options.plan_unverified == "refuse"));
   PlannedHost out;
   const std::string path = (folder / "ranks.txt").string();
-  WEFT_ASSIGN_OR_RETURN(out.ranks, RanksOf(path, host));
+  WEFT_ASSIGN_OR_RETURN(out.ranks, RanksOf(path, host, plan->text().ranks));
   const int world = options.ranks * options.nodes;
   if (static_cast<int>(out.ranks.size()) != options.ranks || plan->text().ranks != world) {
     return absl::FailedPreconditionError(

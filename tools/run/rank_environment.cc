@@ -52,11 +52,9 @@ Variables JobVariables(const RunOptions& options, const std::string& store,
   return variables;
 }
 
-Variables RankVariables(const Variables& job, const RunOptions& options, const RankProcess& rank) {
+Variables RankVariables(const Variables& job, const RankProcess& rank) {
   Variables variables;
-  const std::vector<int>& planned = options.planned.ranks;
-  variables["RANK"] =
-      absl::StrCat(planned.empty() ? rank.rank : planned[static_cast<size_t>(rank.local_rank)]);
+  variables["RANK"] = absl::StrCat(rank.rank);
   variables["LOCAL_RANK"] = absl::StrCat(rank.local_rank);
   if (rank.restarts > 0) {
     int generation = 0;

@@ -21,7 +21,7 @@ Variables JobVariables(const RunOptions& options, const std::string& store,
                        const std::string& secret_hex, int master_port);
 
 // What `rank` has beside the variables of its job.
-Variables RankVariables(const Variables& job, const RunOptions& options, const RankProcess& rank);
+Variables RankVariables(const Variables& job, const RankProcess& rank);
 
 // "NAME=value" of all, `first` before the same names of `others`.
 std::vector<std::string> Lines(const Variables& first, const Variables& others);

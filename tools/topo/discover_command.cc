@@ -177,6 +177,22 @@ Told FlowsOf(JobHosts& job, const topology::SeenFabric& seen, int ports) {
   return out;
 }
 
+// "100Gbps,spine1=50Gbps".
+absl::Status TakeBandwidths(const std::string& text, topology::InferOptions& options) {
+  for (absl::string_view word : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    const size_t equals = word.rfind('=');
+    const bool is_of_one = equals != absl::string_view::npos;
+    WEFT_ASSIGN_OR_RETURN(const Bandwidth bandwidth,
+                          ParseBandwidth(is_of_one ? word.substr(equals + 1) : word));
+    if (is_of_one) {
+      options.bandwidth_below[std::string(word.substr(0, equals))] = bandwidth;
+    } else {
+      options.switch_bandwidth = bandwidth;
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Write(const topology::InferredFabric& found, const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -197,9 +213,14 @@ DiscoverCommand::DiscoverCommand(CLI::App& app)
   command_->option_defaults()->always_capture_default();
   words_.Declare(*command_);
   command_->add_option("-o,--out", out_, "Folder for fabric.toml and hashes.txt");
-  command_->add_option("--switch-bandwidth", switch_bandwidth_,
-                       "Of cables between switches, 100Gbps, and of those below one of them, "
-                       "100Gbps,spine1=50Gbps; empty: what loads tell, else that of NICs");
+  command_
+      ->add_option("--switch-bandwidth", switch_bandwidth_,
+                   "Of cables between switches, 100Gbps, and of those below one of them, "
+                   "100Gbps,spine1=50Gbps; empty: what loads tell, else that of NICs")
+      ->check([](const std::string& text) {
+        topology::InferOptions options;
+        return std::string(TakeBandwidths(text, options).message());
+      });
   command_
       ->add_option("--missed", missed_,
                    "Chance of a path that no probe took, at most, of any pair of leaves")
@@ -217,17 +238,7 @@ DiscoverCommand::DiscoverCommand(CLI::App& app)
 absl::StatusOr<int> DiscoverCommand::Run() const {
   topology::InferOptions options;
   options.missed_max = missed_;
-  for (absl::string_view word : absl::StrSplit(switch_bandwidth_, ',', absl::SkipEmpty())) {
-    const size_t equals = word.rfind('=');
-    const bool is_of_one = equals != absl::string_view::npos;
-    WEFT_ASSIGN_OR_RETURN(const Bandwidth bandwidth,
-                          ParseBandwidth(is_of_one ? word.substr(equals + 1) : word));
-    if (is_of_one) {
-      options.bandwidth_below[std::string(word.substr(0, equals))] = bandwidth;
-    } else {
-      options.switch_bandwidth = bandwidth;
-    }
-  }
+  WEFT_RETURN_IF_ERROR(TakeBandwidths(switch_bandwidth_, options));
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<JobHosts> job,
                         JobHosts::Meet(words_, "weft-topo discover"));
   WEFT_RETURN_IF_ERROR(job->Conclude(Discover(*job, options)));

@@ -4,9 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/time.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "base/write_file.h"
+#include "tools/topo/option_checks.h"
 #include "topology/fabric/faults.h"
 #include "topology/fabric/generator.h"
 #include "topology/fabric/load.h"
@@ -25,10 +26,11 @@ FabricSource::FabricSource(CLI::App& command) {
       "A cable or node that has failed, as leaf0>spine1, leaf[0-3]>spine1 or spine3; "
       "may be repeated");
   auto* defaults = command.add_option_group("defaults", "What a format other than TOML leaves out");
-  defaults->add_option("--bandwidth", bandwidth_, "Of cables");
-  defaults->add_option("--delay", delay_, "Of cables, one way");
-  defaults->add_option("--buffer", buffer_, "Of the queue of a port; 0: not stated");
-  defaults->add_option("--latency", latency_, "Of switches");
+  defaults->add_option("--bandwidth", bandwidth_, "Of cables")->check(CheckBandwidth);
+  defaults->add_option("--delay", delay_, "Of cables, one way")->check(CheckDelay);
+  defaults->add_option("--buffer", buffer_, "Of the queue of a port; 0: not stated")
+      ->check(CheckBytes);
+  defaults->add_option("--latency", latency_, "Of switches")->check(CheckDelay);
   defaults
       ->add_option("--oversubscription", oversubscription_,
                    "slurm, hosts: a switch's bandwidth down over its bandwidth up")
@@ -46,13 +48,8 @@ absl::StatusOr<Fabric> FabricSource::Load() const {
   topology::ImportDefaults& defaults = options.defaults;
   WEFT_ASSIGN_OR_RETURN(defaults.bandwidth, ParseBandwidth(bandwidth_));
   WEFT_ASSIGN_OR_RETURN(defaults.buffer, ParseBytes(buffer_));
-  if (!absl::ParseDuration(delay_, &defaults.delay)) {
-    return absl::InvalidArgumentError(absl::StrCat("--delay ", delay_, ": not a time as 500ns"));
-  }
-  if (!absl::ParseDuration(latency_, &defaults.latency)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--latency ", latency_, ": not a time as 600ns"));
-  }
+  defaults.delay = DurationOf(delay_);
+  defaults.latency = DurationOf(latency_);
   defaults.oversubscription = oversubscription_;
   defaults.hosts = hosts_;
   defaults.ignore = ignore_;
@@ -73,7 +70,7 @@ std::string FabricHelp() {
 }
 
 absl::Status WriteJsonFile(const std::string& path, const nlohmann::ordered_json& value) {
-  return WriteOutput(path, value.dump(2) + "\n");
+  return WriteOutput(path, JsonText(value, 2) + "\n");
 }
 
 }  // namespace weft::topo

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "base/write_file.h"
 #include "topology/host/binding.h"
@@ -77,7 +78,7 @@ absl::StatusOr<int> HostCommand::Run() const {
   const std::vector<topology::Finding> findings = topology::FindingsOf(machine, distances, nics);
   const topology::MachineReport report{machine, distances, nics, bindings, findings};
 
-  const std::string json = topology::ReportJson(report).dump(2) + "\n";
+  const std::string json = JsonText(topology::ReportJson(report), 2) + "\n";
   if (json_file_ == "-") {
     std::fputs(json.c_str(), stdout);
   } else {

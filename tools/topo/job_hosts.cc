@@ -19,11 +19,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/first_line.h"
+#include "base/json_text.h"
 #include "base/random.h"
 #include "base/settings.h"
 #include "base/status.h"
 #include "net/tcp/interface.h"
 #include "net/tcp/planned_ways.h"
+#include "tools/topo/option_checks.h"
 
 namespace weft::topo {
 namespace {
@@ -123,7 +125,8 @@ void ProbeWords::Declare(CLI::App& app) {
       ->check(CLI::Range(1, 65535));
   app.add_option("--ports", ports, "Source ports that a host probes towards each leaf")
       ->check(CLI::Range(4, 4096));
-  app.add_option("--timeout", timeout, "How long one answer is waited for: 50ms, 1s");
+  app.add_option("--timeout", timeout, "How long one answer is waited for: 50ms, 1s")
+      ->check(CheckLimit);
   app.add_option("--rounds", rounds, "How often a question without an answer is asked, at most")
       ->check(CLI::Range(1, 100));
 }
@@ -134,11 +137,7 @@ absl::StatusOr<std::unique_ptr<JobHosts>> JobHosts::Meet(const ProbeWords& words
   out->program_ = program;
   out->port_ = static_cast<uint16_t>(words.port);
   out->rounds_ = words.rounds;
-  if (!absl::ParseDuration(words.timeout, &out->timeout_) ||
-      out->timeout_ <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--timeout ", words.timeout, " is no duration; right are 50ms and 1s"));
-  }
+  out->timeout_ = DurationOf(words.timeout);
   WEFT_ASSIGN_OR_RETURN(out->environment_, collectives::JobEnvironment::FromEnvironment());
   if (out->ranks() < 2) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -189,8 +188,8 @@ absl::Status JobHosts::TellAddresses(const ProbeWords& words) {
   {
     std::optional<WaitTeller> teller;
     if (rank() == 0) teller.emplace([this] { return Missing(); });
-    WEFT_ASSIGN_OR_RETURN(all,
-                          store().AllGather(Key("hosts"), rank(), ranks(), own.dump(), kMeeting));
+    WEFT_ASSIGN_OR_RETURN(
+        all, store().AllGather(Key("hosts"), rank(), ranks(), JsonText(own), kMeeting));
   }
   std::set<std::string> names;
   bool unique = true;
@@ -255,7 +254,7 @@ absl::StatusOr<std::vector<json>> JobHosts::Exchange(const std::string& what, co
     said["value"] = own;
   }
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all,
-                        store().AllGather(Key(what), rank(), ranks(), said.dump(), kMeeting));
+                        store().AllGather(Key(what), rank(), ranks(), JsonText(said), kMeeting));
   std::vector<json> out;
   for (int rank = 0; rank < ranks(); ++rank) {
     json one = json::parse(all[static_cast<size_t>(rank)], nullptr, false);

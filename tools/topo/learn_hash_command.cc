@@ -5,15 +5,18 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "base/write_file.h"
 #include "tools/topo/flow_probing.h"
 #include "tools/topo/hash_search.h"
+#include "tools/topo/option_checks.h"
 #include "tools/topo/probe_commands.h"
 #include "topology/discovery/fit_hash.h"
 #include "topology/discovery/probed_flows.h"
@@ -22,7 +25,6 @@
 namespace weft::topo {
 namespace {
 
-using nlohmann::json;
 using topology::Endpoint;
 using topology::SeenNic;
 
@@ -191,20 +193,27 @@ absl::StatusOr<topology::FabricHashes> HashesOf(const KnownFabric& known,
   return topology::MakeHashes(*known.fabric, file, absl::StrCat(folder, "/hashes.txt"));
 }
 
-// Every rank: the two files of the folder, by name, as rank 0 reads them.
-absl::StatusOr<std::map<std::string, std::string>> ReadFiles(JobHosts& job,
-                                                             const std::filesystem::path& folder) {
+struct FolderFiles {
+  std::string fabric, hashes;
+};
+
+// Every rank: the files of the folder as rank 0 reads them, to the byte.
+absl::StatusOr<FolderFiles> ReadFiles(JobHosts& job, const std::filesystem::path& folder) {
   const auto read = [&]() -> absl::StatusOr<std::string> {
-    json files = json::object();
-    for (const char* name : {"fabric.toml", "hashes.txt"}) {
-      WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile((folder / name).string()));
-      files[name] = text;
-    }
-    return files.dump();
+    WEFT_ASSIGN_OR_RETURN(const std::string fabric, ReadFile((folder / "fabric.toml").string()));
+    WEFT_ASSIGN_OR_RETURN(const std::string hashes, ReadFile((folder / "hashes.txt").string()));
+    return absl::StrCat(fabric.size(), " ", fabric, hashes);
   };
   WEFT_ASSIGN_OR_RETURN(const std::string text,
                         job.FromRankZero("files", job.rank() == 0 ? read() : std::string()));
-  return json::parse(text).get<std::map<std::string, std::string>>();
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  size_t size = 0;
+  if (!absl::SimpleAtoi(parts.first, &size) || size > parts.second.size()) {
+    return absl::DataLossError("rank 0 has sent no two files");
+  }
+  return FolderFiles{std::string(parts.second.substr(0, size)),
+                     std::string(parts.second.substr(size))};
 }
 
 // Writes what was found, and as unknown what was not, or what the check does not bear out.
@@ -257,7 +266,8 @@ LearnHashCommand::LearnHashCommand(CLI::App& app)
   command_->option_defaults()->always_capture_default();
   command_->add_option("FOLDER", folder_, "That weft-topo discover wrote")->required();
   words_.Declare(*command_);
-  command_->add_option("--limit", limit_, "How long seeds are searched for, at most: 50s, 10m");
+  command_->add_option("--limit", limit_, "How long seeds are searched for, at most: 50s, 10m")
+      ->check(CheckLimit);
   command_->add_option("--wrong", wrong_, "Share of flows that a hash may fail to explain")
       ->check(CLI::Range(0.0, 0.3));
   command_
@@ -273,14 +283,9 @@ LearnHashCommand::LearnHashCommand(CLI::App& app)
 }
 
 absl::StatusOr<int> LearnHashCommand::Run() const {
-  absl::Duration limit;
-  if (!absl::ParseDuration(limit_, &limit) || limit <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--limit ", limit_, " is no duration; right are 50s and 10m"));
-  }
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<JobHosts> job,
                         JobHosts::Meet(words_, "weft-topo learn-hash"));
-  WEFT_RETURN_IF_ERROR(job->Conclude(Learn(*job, limit)));
+  WEFT_RETURN_IF_ERROR(job->Conclude(Learn(*job, DurationOf(limit_))));
   return EXIT_SUCCESS;
 }
 
@@ -288,9 +293,9 @@ absl::Status LearnHashCommand::Learn(JobHosts& job, absl::Duration limit) const 
   SystemClock clock;
   const absl::Time begin = clock.Now();
   const std::filesystem::path folder(folder_);
-  WEFT_ASSIGN_OR_RETURN(const auto files, ReadFiles(job, folder));
-  WEFT_ASSIGN_OR_RETURN(KnownFabric known, ReadKnownFabric(files.at("fabric.toml"),
-                                                           files.at("hashes.txt"), folder_, job));
+  WEFT_ASSIGN_OR_RETURN(const FolderFiles files, ReadFiles(job, folder));
+  WEFT_ASSIGN_OR_RETURN(KnownFabric known,
+                        ReadKnownFabric(files.fabric, files.hashes, folder_, job));
   // What cannot be checked later is an error now.
   WEFT_RETURN_IF_ERROR(HashesOf(known, folder_).status());
   FlowProbing probing(job, known);

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "tools/topo/option_checks.h"
 #include "topology/ecmp/udp_load.h"
 
 namespace weft::topo {
@@ -65,13 +66,6 @@ Bandwidth Rounded(Bandwidth bandwidth) {
 
 std::string PathName(int path) { return absl::StrCat("path ", path); }
 
-absl::Status TakeBytes(const char* option, const std::string& text, Bytes& out) {
-  absl::StatusOr<Bytes> value = ParseBytes(text);
-  if (!value.ok()) return Annotate(value.status(), option);
-  out = *value;
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 void LoadWords::Declare(CLI::App& app) {
@@ -79,21 +73,19 @@ void LoadWords::Declare(CLI::App& app) {
                  "Where switches do not tell the way of flows: count paths by load (auto), or fail "
                  "(never). always: measure the bandwidth of each path by load in any case")
       ->check(CLI::IsMember({"auto", "never", "always"}));
-  app.add_option("--load-rate", rate, "Of one load at most, 10Gbps; 0: that of the NIC");
-  app.add_option("--load-traffic", traffic, "Of all loads at most");
-  app.add_option("--load-limit", limit, "How long loads may take: 90s");
+  app.add_option("--load-rate", rate, "Of one load at most, 10Gbps; 0: that of the NIC")
+      ->check([](const std::string& text) { return text == "0" ? "" : CheckBandwidth(text); });
+  app.add_option("--load-traffic", traffic, "Of all loads at most")->check(CheckBytes);
+  app.add_option("--load-limit", limit, "How long loads may take: 90s")->check(CheckLimit);
 }
 
 absl::StatusOr<LoadProbing> LoadProbing::Make(JobHosts& job, const LoadWords& words, int ports) {
   LoadProbing out(job, ports);
-  WEFT_RETURN_IF_ERROR(TakeBytes("--load-traffic", words.traffic, out.traffic_most_));
+  WEFT_ASSIGN_OR_RETURN(out.traffic_most_, ParseBytes(words.traffic));
   if (words.rate != "0") {
     WEFT_ASSIGN_OR_RETURN(out.rate_most_, ParseBandwidth(words.rate));
   }
-  if (!absl::ParseDuration(words.limit, &out.limit_) || out.limit_ <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--load-limit ", words.limit, " is no duration; right are 30s and 2m"));
-  }
+  out.limit_ = DurationOf(words.limit);
   return out;
 }
 

@@ -1,4 +1,5 @@
 #include <chrono>
+#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -119,14 +120,14 @@ nlohmann::ordered_json ToJson(const topology::FabricSummary& summary,
           {"groups", groups}};
 }
 
-absl::Status PrintRoutes(const Fabric& fabric) {
+absl::Status PrintRoutes(const Fabric& fabric, FILE* out) {
   WEFT_RETURN_IF_ERROR(topology::Routes::Feasible(fabric));
   SystemClock clock;
   absl::Time begin = clock.Now();
   topology::Routes routes(fabric);
   absl::Duration built = clock.Now() - begin;
-  absl::PrintF("routes  to %d NICs: %.0f ms, %s\n", fabric.endpoints(),
-               absl::ToDoubleMilliseconds(built), ToString(routes.memory()));
+  absl::FPrintF(out, "routes  to %d NICs: %.0f ms, %s\n", fabric.endpoints(),
+                absl::ToDoubleMilliseconds(built), ToString(routes.memory()));
   return absl::OkStatus();
 }
 
@@ -158,7 +159,7 @@ absl::StatusOr<int> ShowCommand::Run() const {
     absl::PrintF("%s", topology::ToText(summary));
     PrintFamilies(families, lines_);
   }
-  if (routes_) WEFT_RETURN_IF_ERROR(PrintRoutes(fabric));
+  if (routes_) WEFT_RETURN_IF_ERROR(PrintRoutes(fabric, quiet ? stderr : stdout));
   if (!json_file_.empty()) {
     WEFT_RETURN_IF_ERROR(WriteJsonFile(json_file_, ToJson(summary, families)));
   }

@@ -125,15 +125,6 @@ absl::Status AddWords(const JobWords& words, Sections& sections) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<AxisSet> ParseAxes(absl::string_view text) {
-  AxisSet axes;
-  for (absl::string_view name : absl::StrSplit(text, absl::ByAnyChar("-+"))) {
-    WEFT_ASSIGN_OR_RETURN(Axis axis, ParseAxis(name));
-    axes.Add(axis);
-  }
-  return axes;
-}
-
 absl::Status ReadNode(const Section& section, NodeShape& node) {
   KeyReader reader(section);
   reader.Read("gpus", node.gpus, 1, 1024);
@@ -186,7 +177,8 @@ absl::StatusOr<Traffic> ReadTraffic(const Section& section) {
       return absl::InvalidArgumentError(absl::StrCat(section.origin, ": [[traffic]] needs ", key));
     }
   }
-  reader.ReadWith("axes", traffic.axes, ParseAxes);
+  reader.ReadWith("axes", traffic.axes,
+                  [](absl::string_view text) { return ParseAxes(text, "-+"); });
   reader.Read("name", traffic.name);
   reader.ReadWith("collective", traffic.collective, ParseTrafficKind);
   reader.ReadWith("algorithm", traffic.algorithm, ParseGroupAlgorithm);

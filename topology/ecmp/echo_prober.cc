@@ -143,7 +143,7 @@ void EchoServer::Serve() {
   while (!ends_) {
     pollfd wait{fd_, POLLIN, 0};
     if (poll(&wait, 1, kServerLooks) <= 0) continue;
-    while (ServeOne()) {
+    while (!ends_ && ServeOne()) {
     }
   }
 }

@@ -104,8 +104,10 @@ absl::StatusOr<HashTable> HashTable::Parse(absl::string_view text) {
     const std::pair<absl::string_view, absl::string_view> pair =
         absl::StrSplit(word, absl::MaxSplits('=', 1));
     if (pair.first == "members") {
-      if (!absl::SimpleAtoi(pair.second, &out.members_) || out.members_ > kMembersMost) {
-        return Bad(word, absl::StrCat("members=4, at most ", kMembersMost));
+      // Rows before another number were held against this one.
+      if (out.members_ != 0 || !absl::SimpleAtoi(pair.second, &out.members_) ||
+          out.members_ > kMembersMost) {
+        return Bad(word, absl::StrCat("members=4, once, at most ", kMembersMost));
       }
       continue;
     }
@@ -209,12 +211,13 @@ absl::StatusOr<LinearHash> LinearHash::Parse(absl::string_view text) {
     const std::pair<absl::string_view, absl::string_view> pair =
         absl::StrSplit(word, absl::MaxSplits('=', 1));
     if (pair.first == "bits") {
-      if (!absl::SimpleAtoi(pair.second, &bits) || bits < 1 || bits > 12) {
-        return Bad(word, "bits=2, 1 to 12");
+      if (bits != 0 || !absl::SimpleAtoi(pair.second, &bits) || bits < 1 || bits > 12) {
+        return Bad(word, "bits=2, once, 1 to 12");
       }
       continue;
     }
     if (pair.first == "origin") {
+      if (!rows.empty()) return Bad(word, "one origin=, before all rows");
       std::array<uint32_t, 3> numbers{};
       WEFT_RETURN_IF_ERROR(TakeEnds(pair.second, origin, absl::MakeSpan(numbers)));
       origin.source_port = static_cast<uint16_t>(numbers[0]);

@@ -106,6 +106,15 @@ absl::StatusOr<Mesh> ReadMesh(const Section& section, absl::Span<const Axis> ord
   return mesh.ok() ? mesh : Annotate(mesh.status(), section.origin);
 }
 
+absl::StatusOr<AxisSet> ParseAxes(absl::string_view text, absl::string_view separators) {
+  AxisSet axes;
+  for (absl::string_view name : absl::StrSplit(text, absl::ByAnyChar(separators))) {
+    WEFT_ASSIGN_OR_RETURN(Axis axis, ParseAxis(name));
+    axes.Add(axis);
+  }
+  return axes;
+}
+
 absl::StatusOr<Mesh> ParseMesh(absl::string_view text, absl::Span<const Axis> order) {
   WEFT_ASSIGN_OR_RETURN(Section section, MeshSection(text, absl::StrCat("layout '", text, "'")));
   return ReadMesh(section, order);

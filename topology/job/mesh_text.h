@@ -23,6 +23,10 @@ inline constexpr absl::Span<const Axis> kAsWritten;
 // kInvalidArgument quotes the text, the part that is wrong, and what would be right.
 absl::StatusOr<Mesh> ParseMesh(absl::string_view text, absl::Span<const Axis> order = kAsWritten);
 
+// Axes by their names, long or short, with any of the characters `separators` between them:
+// "tp,data" with ",". An axis may be named again.
+absl::StatusOr<AxisSet> ParseAxes(absl::string_view text, absl::string_view separators);
+
 // The two halves of ParseMesh(), for descriptions in which a text comes on top of a file: the text
 // as keys and values, `origin` for messages; and the mesh of keys and values, of which the last
 // counts.

@@ -65,6 +65,8 @@ PathWatch::PathWatch(ConnectionPlan& plan, const IpAddress& own, AskBehindFirst 
           named.count(way.choices[0].to) == 0) {
         continue;
       }
+      // All ways to one switch choose among as many: a file that was changed may say otherwise.
+      if (!target.members.empty() && way.choices[0].count != target.count) continue;
       target.count = way.choices[0].count;
       target.members[way.choices[0].index] = way.choices[0].to;
       names_.insert(way.choices[0].to);

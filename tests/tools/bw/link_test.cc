@@ -199,6 +199,29 @@ TEST(Load, IsTheSameBehindJson) {
   EXPECT_FALSE(Load::FromJson(json::object()).ok());
 }
 
+TEST(Load, OfAnotherRankKeepsTheBoundsOfTheCommandLine) {
+  Load load;
+  load.sizes = {Bytes(3)};
+  const json good = load.ToJson();
+  for (const auto& [name, value] : {std::pair<const char*, json>{"channels", 0},
+                                    {"channels", 65},
+                                    {"depth", 0},
+                                    {"post_list", 0},
+                                    {"percentile", 101},
+                                    {"percentile", -1},
+                                    {"seconds", 0},
+                                    {"iterations", -1},
+                                    {"root", -1},
+                                    {"buffsize", 0},
+                                    {"sizes", {-1}},
+                                    {"sizes", {1LL << 40}}}) {
+    json wrong = good;
+    wrong[name] = value;
+    EXPECT_TRUE(absl::IsInvalidArgument(Load::FromJson(wrong).status())) << wrong;
+  }
+  EXPECT_TRUE(Load::FromJson(good).ok());
+}
+
 // ---- The program
 
 Outcome Link(const std::string& arguments, const std::string& streams = "2>&1") {

@@ -7,12 +7,14 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/reduce.h"
 #include "tests/run_program.h"
 #include "tools/bw/calibrate.h"
 #include "tools/bw/pattern.h"
@@ -256,6 +258,31 @@ TEST(Pattern, SeesOneWrongElementAndShiftedChunks) {
     data[2500 * element] ^= std::byte{1};
     EXPECT_EQ(pattern.Wrong(data.data(), {1}, 0, kCount), 1);
   }
+}
+
+// As a tree adds them; one rank after the other is what the pattern expects.
+TEST(Pattern, SumsOfManyRanksAreTheSameInAnyOrder) {
+  constexpr int kRanks = 1500;
+  constexpr size_t kCount = 1009;
+  const auto type = collectives::DataType::kBFloat16;
+  const Pattern pattern(type, collectives::ReduceOp::kSum, kRanks);
+  const auto add =
+      collectives::ReduceFor(type, collectives::ReduceOp::kSum, collectives::KernelSet::kReference);
+  std::vector<std::vector<std::byte>> parts(
+      kRanks, std::vector<std::byte>(kCount * collectives::SizeOf(type)));
+  for (int rank = 0; rank < kRanks; ++rank) {
+    pattern.Write(parts[static_cast<size_t>(rank)].data(), rank, kCount);
+  }
+  for (size_t left = kRanks; left > 1; left = (left + 1) / 2) {
+    const size_t half = (left + 1) / 2;
+    for (size_t i = 0; i + half < left; ++i) {
+      add(parts[i].data(), parts[i].data(), parts[i + half].data(), parts[i].size());
+    }
+  }
+  std::vector<int> ranks(kRanks);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  EXPECT_EQ(pattern.Wrong(parts[0].data(), ranks, 0, kCount), 0);
+  EXPECT_GT(pattern.Wrong(parts[1].data(), ranks, 0, kCount), 0);
 }
 
 }  // namespace

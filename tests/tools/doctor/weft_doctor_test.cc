@@ -31,6 +31,18 @@ TEST(WeftDoctor, AHostThatIsOnlyAFolderIsExamined) {
   EXPECT_TRUE(found) << outcome.output;
 }
 
+TEST(WeftDoctor, BytesThatAreNoUtf8InTheEnvironmentLoseNoReport) {
+  ScratchFolder root;
+  net::AddMlx5(root, 0);
+  const std::string doctor = std::string(std::getenv("WEFT_BIN")) + "/weft-doctor --root ";
+  const Outcome outcome =
+      Shell("NCCL_DEBUG_FILE=$(printf '/tmp/j\\374rgen') " + doctor + root.path() + " --json -",
+            "2>/dev/null");
+  const json report = json::parse(outcome.output, nullptr, false);
+  ASSERT_TRUE(report.is_object()) << outcome.output;
+  EXPECT_EQ(report["environment"]["NCCL_DEBUG_FILE"], "/tmp/j\uFFFDrgen");
+}
+
 TEST(WeftDoctor, SaysForPeopleWhatAndWhatToDo) {
   Outcome outcome = RunProgram("weft-doctor");
   EXPECT_THAT(outcome.output, HasSubstr("limits: locked memory"));
@@ -126,6 +138,11 @@ TEST(WeftDoctor, WrongUsageNamesWhatIsRight) {
   Outcome outcome = RunProgram("weft-doctor --watch soon");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.output, HasSubstr("--watch 'soon' is no time, as in 500ms"));
+  for (const char* words : {"nics --watch 1s", "--watch 1s pairs --ranks 2", "nics --strict"}) {
+    outcome = RunProgram(std::string("weft-doctor ") + words);
+    EXPECT_EQ(outcome.status, 2) << words;
+    EXPECT_THAT(outcome.output, ContainsRegex("--(watch|strict) is for")) << words;
+  }
   outcome = RunProgram("weft-doctor pairs --size 1");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.output, HasSubstr("--size 1 is not from 8"));

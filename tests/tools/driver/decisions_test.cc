@@ -361,6 +361,20 @@ TEST_F(DecisionsTest, WhatIsNoFaultOfItsOwnNeverCountsAsTheSame) {
   EXPECT_FALSE(state_.outcome.has_value());
 }
 
+TEST_F(DecisionsTest, RanksOfAPartOfAJobAreNamedAndJudgedByTheirNumbersInTheJob) {
+  policy_.numbers = {5, 4, 1, 0};
+  Start(0);
+  for (int i = 0; i < 3; ++i) {
+    now_ += absl::Minutes(1);
+    End(1, Error("rank 1 is gone [process rank=1]"), 8);  // another one, which is the third here
+    EXPECT_TRUE(state_.ranks[1].runs);
+  }
+  End(1, Error("this rank is confused [process rank=4]"), 9);
+  EXPECT_TRUE(state_.ranks[1].runs);
+  End(1, Error("this rank is confused [process rank=4]"), 9);
+  ExpectOver(1, "rank 4 exited with status 1: this rank is confused");
+}
+
 TEST_F(DecisionsTest, AStatusThatSaysWhyStops) {
   Start(1);
   End(3, {.status = 4, .cause = "twice"});

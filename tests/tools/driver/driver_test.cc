@@ -23,7 +23,9 @@
 namespace weft::driver {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr absl::Duration kLease = absl::Seconds(4);
 
@@ -466,6 +468,34 @@ TEST_F(DriverTest, ALostHostIsANoticeUntilTheSiteHasBeenTold) {
   EXPECT_EQ(driver_->job().hosts.count("a"), 0U);
   ASSERT_TRUE(driver_->SiteTold(driver_->job().notices[0].number, now_).ok());
   EXPECT_TRUE(Open()->job().notices.empty());
+}
+
+TEST(OrdersTest, AHostThatHelpsWithATestBeginsItsOwnOrAReplayOnceItHasHelped) {
+  DriverRecord record;
+  record.policy = {.nodes = 2, .ranks_per_node = 1};
+  record.job = NewJob(record.policy, absl::UnixEpoch());
+  HostState& a = record.job.hosts["a"] = {.incarnation = 1, .node = 0};
+  HostState& b = record.job.hosts["b"] = {.incarnation = 1, .node = 1};
+  LocalState local{.host = "b", .incarnation = 1, .node = 1, .ranks = {{}}};
+  const auto kinds = [&] {
+    std::vector<OrderKind> kinds;
+    for (const Order& order : OrdersFor(record, local)) kinds.push_back(order.kind);
+    return kinds;
+  };
+  a.test = 1;
+  a.test_helpers = {"b"};
+  record.job.replay = Replay{.task = 1, .groups = {{.hosts = {"b"}}}};
+  EXPECT_THAT(kinds(), ElementsAre(OrderKind::kHelp));
+  local.helped = 1;
+  local.helps = true;
+  EXPECT_THAT(kinds(), IsEmpty());
+  local.helps = false;
+  EXPECT_THAT(kinds(), ElementsAre(OrderKind::kReplay));
+  record.job.replay.reset();
+  b.test = 2;
+  EXPECT_THAT(kinds(), ElementsAre(OrderKind::kTest));
+  local.helps = true;
+  EXPECT_THAT(kinds(), IsEmpty());
 }
 
 TEST(DriverRecordsTest, SurviveTheirText) {

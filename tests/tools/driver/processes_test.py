@@ -8,12 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import unittest
 import urllib.error
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/tools/run"))
-from processes import is_zombie, program, until  # noqa: E402
+from processes import is_zombie, of_job, program, until  # noqa: E402
 from driven_job import PATIENCE, DrivenTest  # noqa: E402
 RANK = """
 echo "$RANK ${WEFT_GENERATION:-0} $GROUP_RANK $$" > DIR/rank-$RANK.new
@@ -191,6 +192,32 @@ class DriverTest(DrivenTest):
         for rank in 2, 3:
             until(lambda rank=rank: self.said(f"rank-{rank}").split()[1] != "0", PATIENCE)
         self.until_said("d", "this host is node 1 of 2")
+        self.end(driver)
+
+    def test_a_host_that_helps_with_a_test_tests_itself_once_it_has_helped(self):
+        driver = self.drive()
+        waits = self.folder / "waits-a"
+        waits.write_text("")
+        for node, host in enumerate("ab"):
+            self.run_on(host, "--test-limit", f"{PATIENCE}s", "--test",
+                        f"while test -e {self.folder}/waits-{host}; do sleep 0.05; done")
+            self.until_said("driver", f"place node {node} on {host}")
+        self.where(2, 0, 1)
+        (self.folder / "fail-1").write_text("mlx5_0 has failed [device rank=1 device=mlx5_0]")
+        self.until_said("a", "testing this host")
+        pair = self.job[:63 - len(".test-1")] + ".test-1.0"
+        until(lambda: of_job(pair), PATIENCE)  # b waits for a, whose test has begun
+        (self.folder / "fail-2").write_text("mlx5_0 has failed [device rank=2 device=mlx5_0]")
+        self.until_said("driver", "test b: rank 2")
+        # Were its help cut off, it would be within this time.
+        end = time.monotonic() + 3
+        while time.monotonic() < end and "testing this host" not in self.said("b"):
+            time.sleep(0.05)
+        waits.unlink()
+        self.until_said("a", "self-test passed: 2 tests passed, 1 of them with 1 hosts near it")
+        self.until_said("b", "self-test passed: 1 tests passed")
+        self.where(1, 1, 0)
+        self.where(2, 1, 1)
         self.end(driver)
 
     def test_a_drained_host_gives_its_ranks_to_the_spare(self):

@@ -212,6 +212,20 @@ TEST_F(WeftPlan, FlowsOverUnknownSwitchesAreSaidToHavePortsThatNobodyChose) {
                                         "with a choice passes one that is not known"));
 }
 
+TEST_F(WeftPlan, ADirectoryThatCannotBeWrittenWholeHasNoPathsOfAnEarlierPlan) {
+  std::ofstream(folder_ / "hashes") << "weft-hashes 1\nhash * crc32:seed=7\n";
+  const std::string command = RingOverFourLeaves(File("hashes")) + "--out " + File("plan");
+  Outcome outcome = Plan(command);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  ASSERT_TRUE(std::filesystem::exists(folder_ / "plan/paths.txt"));
+  std::filesystem::remove(folder_ / "plan/hashes.txt");
+  std::filesystem::create_directory(folder_ / "plan/hashes.txt");  // in the way of the file
+  outcome = Plan(command);
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("write " + File("plan/hashes.txt")));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "plan/paths.txt"));
+}
+
 TEST_F(WeftPlan, PathsNeverLoadALinkMoreThanBefore) {
   Outcome outcome = Plan("paths " + job_ + "--order random --ports " + File("ports") + " --json " +
                          File("p.json"));

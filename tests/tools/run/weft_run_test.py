@@ -47,6 +47,22 @@ class WeftRunTest(unittest.TestCase):
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
+    def write(self, name: str, text: str) -> str:
+        path = pathlib.Path(self.path(name))
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    def plan(self, ranks: int, order: str) -> str:
+        """A plan directory, made by hand, in which this machine is the host "here"."""
+        self.write("plan/fabric.toml",
+                   'generate = { type = "leaf-spine", leaves = 1, hosts_per_leaf = 2, spines = 1 }\n')
+        self.write("plan/hashes.txt", "weft-hashes 1\n")
+        self.write("plan/paths.txt", f"weft-paths 1\nranks {ranks}\nhost here 127.0.0.1 leaf0\n"
+                                     "host there 192.0.2.1 leaf0\n")
+        self.write("plan/ranks.txt", order)
+        return self.path("plan")
+
     def wait_for_files(self, *names: str):
         until(lambda: all(os.path.exists(self.path(name)) for name in names))
 
@@ -94,6 +110,54 @@ class WeftRunTest(unittest.TestCase):
         self.assertEqual(bound, free)
         self.assertLessEqual(int(free.pop()), len(os.sched_getaffinity(0)))
 
+    # ---- A plan
+
+    def test_ranks_of_a_plan_have_its_numbers_wherever_they_are_named(self):
+        plan = self.plan(4, "0 here 1\n1 here 0\n2 there 0\n3 there 1\n")
+        result = self.launch("-n", "2", "--nnodes", "2", "--node-rank", "1", "--master-addr", "node0",
+                             "--master-port", "29500", "--plan", plan, "--log-dir", self.path("logs"), "--json",
+                             "--", "sh", "-c", "echo $RANK $LOCAL_RANK $GROUP_RANK",
+                             env=dict(os.environ, WEFT_JOB_SECRET="ab" * 32))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = result.stdout.splitlines()
+        self.assertEqual(sorted(lines[:-1]), ["[rank 0] 0 1 1", "[rank 1] 1 0 1"])
+        self.assertEqual(sorted(row["rank"] for row in json.loads(lines[-1])["ranks"]), [0, 1])
+        self.assertEqual(sorted(os.listdir(self.path("logs"))), ["rank-0.log", "rank-1.log"])
+        for rank in 0, 1:
+            with open(self.path(f"logs/rank-{rank}.log"), encoding="utf-8") as log:
+                self.assertEqual(log.read(), f"{rank} {1 - rank} 1\n")
+
+    def test_rank_0_of_a_plan_is_the_one_that_is_shown_alone(self):
+        result = self.launch("-n", "2", "--plan", self.plan(2, "0 here 1\n1 here 0\n"), "--output", "rank0", "--",
+                             "sh", "-c", "echo $RANK")
+        self.assertEqual(result.stdout, "0\n", result.stderr)
+
+    def test_a_rank_of_a_plan_that_ends_is_judged_and_named_by_its_number(self):
+        # Rank 1, in the first place here, says that it has failed itself; twice, and no start helps.
+        script = f"if [ $RANK = 1 ]; then echo 'confused [process rank=1]'; exit 1; fi; " \
+                 f"while [ ! -e {self.path('never')} ]; do sleep 0.01; done"
+        result = self.launch("-n", "2", "--plan", self.plan(2, "0 here 1\n1 here 0\n"), "--recover", "5", "--json",
+                             "--", "sh", "-c", script)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr, r"rank 1 \(pid \d+\) exited with status 1 .*starting it anew \(1 of 5\)")
+        self.assertIn("weft-run: rank 1 exited with status 1: confused [process rank=1], as the process before it did",
+                      result.stderr)
+        summary = json.loads(result.stdout.splitlines()[-1])
+        self.assertEqual(summary["first_failed"], 1)
+        self.assertEqual({row["rank"]: row["restarts"] for row in summary["ranks"]}, {0: 0, 1: 1})
+
+    def test_a_plan_whose_ranks_are_not_each_there_once_is_refused_by_its_line(self):
+        for order, message in (("0 here 0\n0 here 1\n", "ranks.txt:2: rank 0 on GPU 1 of here"),
+                               ("0 here 0\n1 here 0\n", "ranks.txt:2: rank 1 on GPU 0 of here"),
+                               ("0 here 0\n2 here 1\n", "ranks.txt:2: rank 2 on GPU 1 of here"),
+                               ("-1 here 0\n1 here 1\n", "ranks.txt:1: rank -1 on GPU 0 of here"),
+                               ("1 here 0\n", "ranks.txt: rank 0 of 2 is missing"),
+                               ("0 here\n", "ranks.txt:1: a line is RANK HOST GPU")):
+            result = self.launch("-n", "2", "--plan", self.plan(2, order), "--", "echo", "started")
+            self.assertEqual(result.returncode, 3, order)
+            self.assertIn(message, result.stderr)
+            self.assertEqual(result.stdout, "", order)
+
     # ---- Starting anew
 
     def test_a_rank_that_died_is_started_anew_and_knows_how_the_one_before_ended(self):
@@ -138,6 +202,16 @@ class WeftRunTest(unittest.TestCase):
         pauses = re.findall(r"generation (\d)\) on here later: in (\d+ms)", result.stderr)
         self.assertEqual(pauses, [("2", "20ms"), ("3", "40ms"), ("4", "50ms")])
 
+    def test_a_program_that_is_gone_when_its_pause_is_over_ends_the_job(self):
+        script = self.write("program", '#!/bin/sh\n[ -e "$0.once" ] && rm "$0"\ntouch "$0.once"\n'
+                                       "echo out of luck\nkill -9 $$\n")
+        os.chmod(script, 0o755)
+        result = self.launch("-n", "1", "--recover", "5", "--backoff", "50ms", "--json", "--", script)
+        self.assertEqual(result.returncode, 137, result.stderr)
+        self.assertIn("No such file or directory", result.stderr)
+        self.assertIn("last lines of rank 0:\n    out of luck\n", result.stderr)
+        self.assertEqual(json.loads(result.stdout.splitlines()[-1])["first_failed"], 0)
+
     def test_a_signal_ends_a_job_whose_only_rank_waits_for_its_start(self):
         launcher = subprocess.Popen(
             [program("weft-run"), "-n", "1", "--recover", "9", "--backoff", "1h", "--backoff-most",
@@ -149,6 +223,12 @@ class WeftRunTest(unittest.TestCase):
         launcher.stderr.read()
         launcher.stderr.close()
         self.assertEqual(launcher.wait(30), 128 + signal.SIGTERM)
+
+    def test_a_last_line_without_an_end_is_why_and_no_part_of_the_next_process_lines(self):
+        script = 'if [ -z "$WEFT_GENERATION" ]; then printf "no room"; exit 1; fi; echo "$WEFT_LAST_END"'
+        result = self.launch("-n", "1", "--recover", "1", "--no-prefix", "--", "sh", "-c", script)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout.splitlines(), ["no room", "exited with status 1: no room"])
 
     def test_a_rank_is_not_started_anew_once_another_is_done(self):
         script = (f'if [ $RANK = 0 ]; then exit 0; fi; '
@@ -181,6 +261,11 @@ class WeftRunTest(unittest.TestCase):
         self.assertIn("    before the end\n", last_lines)
         self.assertIn("    the cause\n", last_lines)
 
+    def test_a_last_line_without_an_end_is_among_the_last_lines(self):
+        result = self.launch("-n", "1", "--", "sh", "-c", "printf 'disk is full' >&2; exit 1")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("last lines of rank 0:\n    disk is full\n", result.stderr)
+
     def test_a_rank_killed_by_a_signal_ends_the_job_within_a_second(self):
         process = self.start("-n", "4", "--json", "sh", "-c",
                              'trap "" TERM; echo $$ > $0/pid-$RANK.new; '
@@ -211,7 +296,8 @@ class WeftRunTest(unittest.TestCase):
     def test_wrong_options_are_refused(self):
         for wrong in (["--no-such"], ["-n", "0", "true"], [], ["--set", "tcp.sokets=1", "true"],
                       ["--grace", "soon", "true"], ["--nnodes", "2", "true"],
-                      ["--store", "nowhere", "true"], ["--output", "some", "true"]):
+                      ["--store", "nowhere", "true"], ["--output", "some", "true"],
+                      ["--plan", "/nowhere", "true"]):
             result = self.launch(*wrong)
             self.assertEqual(result.returncode, 2, wrong)
             self.assertTrue(result.stderr, wrong)
@@ -240,6 +326,12 @@ class WeftRunTest(unittest.TestCase):
         self.assertEqual(subprocess.run(command, capture_output=True, timeout=PATIENCE,
                                         check=True).stdout, b"a\rb 0")
         self.assertEqual(self.launch("-n", "3", "--output", "none", "echo", "x").stdout, "")
+
+    def test_the_summary_is_a_line_of_its_own_behind_raw_output_without_an_end(self):
+        result = self.launch("-n", "1", "--output", "rank0", "--json", "printf", "done")
+        lines = result.stdout.splitlines()
+        self.assertEqual(lines[:-1], ["done"], result.stdout)
+        self.assertEqual(json.loads(lines[-1])["exit_status"], 0)
 
     def test_lines_of_many_ranks_stay_whole(self):
         result = self.launch("-n", "8", "sh", "-c",
@@ -398,6 +490,13 @@ class WeftRunTest(unittest.TestCase):
         with open(self.path("all"), "w", encoding="utf-8"):
             pass
         self.assertEqual(process.wait(PATIENCE), 0)
+
+    def test_what_a_rank_left_behind_may_write_without_end(self):
+        # In a session of its own: only the launcher ends it, once it has seen the rank's end.
+        flood = "setsid sh -c 'touch $0/up; exec yes' $0 & while ! test -e $0/up; do sleep 0.01; done; exit 3"
+        result = self.launch("-n", "2", "--output", "none", "sh", "-c",
+                             f"if test $RANK = 0; then {flood}; fi; sleep 1000", self.folder)
+        self.assertEqual(result.returncode, 3, result.stderr)
 
     # ---- Open files
 

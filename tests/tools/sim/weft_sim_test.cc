@@ -42,6 +42,15 @@ class WeftSim : public ::testing::Test {
   const std::string fabric_ = "--fabric leaf-spine:leaves=2,hosts_per_leaf=4,spines=2,delay=1us ";
 };
 
+TEST_F(WeftSim, AFileWhoseNameIsNoUtf8IsSimulatedAndReported) {
+  const std::string fabric =
+      Write("f\xFC.toml",
+            "generate = { type = \"leaf-spine\", leaves = 2, hosts_per_leaf = 4, spines = 2 }\n");
+  const Outcome outcome = Sim("--fabric " + fabric + " --workload permutation:bytes=10KB --json -");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_EQ(json::parse(outcome.output)["fabric"]["name"], File("f\uFFFD.toml"));
+}
+
 TEST_F(WeftSim, SameArgumentsGiveTheSameBytesButForTimeAndMemory) {
   for (const char* level : {"packet", "flow"}) {
     json runs[2];

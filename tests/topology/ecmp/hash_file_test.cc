@@ -59,6 +59,16 @@ TEST(HashText, NamesWhatIsWrong) {
   EXPECT_THAT(message("table:members=4,10.1.0.1>4791=49200.1"), HasSubstr("right is 10.1.0.1>10."));
   EXPECT_THAT(message("linear:bits=2,origin=10.1.0.1>10.1.1.1>1>2>17,00=1"),
               HasSubstr("12 hexadecimal bytes"));
+  // What bounds rows, and what they are of, stands before them and once.
+  EXPECT_THAT(message("table:members=4,10.1.0.1>10.1.1.1>4791>17=49200.3,members=2"),
+              HasSubstr("\"members=2\" is wrong; right is members=4, once"));
+  const std::string linear =
+      "linear:bits=4,origin=10.1.0.1>10.1.1.1>1>2>17,000000010000000000000000=15";
+  EXPECT_TRUE(ParseHash(linear).ok()) << ParseHash(linear).status();
+  EXPECT_THAT(message((linear + ",bits=1").c_str()),
+              HasSubstr("\"bits=1\" is wrong; right is bits=2, once"));
+  EXPECT_THAT(message((linear + ",origin=fd01::1>fd01::2>1>2>17").c_str()),
+              HasSubstr("right is one origin=, before all rows"));
 }
 
 constexpr char kFile[] =

@@ -46,6 +46,8 @@ TEST_F(WeftTopo, ShowsAFabricForPeopleAndMachines) {
   json result = json::parse(outcome.output);
   EXPECT_EQ(result["nics"], 12288);
   EXPECT_EQ(result["tiers"][2]["switches"], 128);
+  outcome = RunProgram("weft-topo show leaf-spine --routes --json -", "2>/dev/null");
+  EXPECT_FALSE(json::parse(outcome.output, nullptr, false).is_discarded()) << outcome.output;
   std::string svg = (folder_ / "f.svg").string();
   EXPECT_EQ(Topo("show fat-tree --routes --svg " + svg).status, 0);
   EXPECT_GT(std::filesystem::file_size(svg), 1000u);
@@ -99,11 +101,25 @@ TEST_F(WeftTopo, SaysInOneLineWhatIsWrong) {
         {"show " + Write("b.toml", "[generate]\ntype = \"leaf-spine\"\nleavs = 4\n"),
          "b.toml:3: generator leaf-spine has no \"leavs\"; nearest: leaves"},
         {"check nothing", "there is no such file"},
-        {"show leaf-spine --bandwidth 5", "is not a bandwidth"},
         {"check leaf-spine --down leaf99", "no node \"leaf99\""},
         {"show leaf-spine --svg /nowhere/x.svg", "write /nowhere/x.svg"}}) {
     Outcome outcome = Topo(arguments);
     EXPECT_EQ(outcome.status, 1) << arguments;
+    EXPECT_THAT(outcome.output, HasSubstr(message)) << arguments;
+  }
+  for (const auto& [arguments, message] :
+       {std::pair{"show leaf-spine --bandwidth 5", "is not a bandwidth"},
+        {"show leaf-spine --delay -1us", "is no time"},
+        {"show leaf-spine --latency soon", "is no time"},
+        {"show leaf-spine --buffer much", "much"},
+        {"discover --timeout 0s", "is no time above 0"},
+        {"discover --load-rate much", "is not a bandwidth"},
+        {"discover --load-traffic much", "much"},
+        {"discover --load-limit soon", "is no time above 0"},
+        {"discover --switch-bandwidth spine1=much", "is not a bandwidth"},
+        {"learn-hash folder --limit soon", "is no time above 0"}}) {
+    const Outcome outcome = Topo(arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments;
     EXPECT_THAT(outcome.output, HasSubstr(message)) << arguments;
   }
   EXPECT_EQ(Topo("show").status, 2);

@@ -15,7 +15,8 @@ namespace {
 constexpr int kSpines = 4;
 const IpAddress kOwn = *IpAddress::Parse("10.1.0.1");
 
-ConnectionPlanText MakeText(const std::string& hash) {
+// `more`: lines behind all others.
+ConnectionPlanText MakeText(const std::string& hash, const std::string& more) {
   std::string text =
       absl::StrCat("weft-paths 1\nranks 3\nhost h0 10.1.0.1 leaf0\n",
                    "host h1 10.1.1.1 leaf1\nhost h2 10.1.2.1 leaf2\n", "hash leaf0 ", hash, "\n");
@@ -28,13 +29,13 @@ ConnectionPlanText MakeText(const std::string& hash) {
       absl::StrAppend(&text, "spare leaf0 ", leaf, " 0.1 leaf0:", spine, "/4>spine", spine, "\n");
     }
   }
-  return *ParseConnectionPlan(text, "plan");
+  return *ParseConnectionPlan(text + more, "plan");
 }
 
 // leaf0: hashes over the spines that it has.
 struct PlayedLeaf {
-  explicit PlayedLeaf(const std::string& hash)
-      : plan(MakeText(hash), "plan"),
+  explicit PlayedLeaf(const std::string& hash, const std::string& more = "")
+      : plan(MakeText(hash, more), "plan"),
         watch(
             plan, kOwn,
             [this](const auto& source, const auto& target, auto ports) {
@@ -94,6 +95,14 @@ TEST_P(PathWatchTest, OneThatIsGoneForSomeTargetsOnlyIsNotReported) {
   leaf.gone_for = "10.1.2.1";
   leaf.LookOften();
   EXPECT_EQ(leaf.plan.reports_version(), 0u);
+}
+
+TEST_P(PathWatchTest, AWayThatChoosesAmongFewerThanTheOthersIsNoneOfThem) {
+  PlayedLeaf leaf(GetParam(), "spare leaf0 leaf1 0.1 leaf0:0/2>spine0\n");
+  leaf.gone = {2};
+  leaf.LookOften();
+  EXPECT_TRUE(leaf.HasLeft(2));
+  EXPECT_FALSE(leaf.HasLeft(0) || leaf.HasLeft(1) || leaf.HasLeft(3));
 }
 
 TEST_P(PathWatchTest, SilenceSaysNothing) {

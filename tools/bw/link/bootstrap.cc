@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "net/secret.h"
 #include "tools/bw/link/key.h"
@@ -115,7 +116,7 @@ absl::StatusOr<std::vector<std::string>> Bootstrap::AllGather(const std::string&
 
 absl::StatusOr<std::vector<nlohmann::json>> Bootstrap::AllGatherJson(
     const nlohmann::json& mine, const std::function<void()>& serve) {
-  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> texts, AllGather(mine.dump(), serve));
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> texts, AllGather(JsonText(mine), serve));
   std::vector<nlohmann::json> all;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     all.push_back(nlohmann::json::parse(texts[rank], nullptr, /*allow_exceptions=*/false));

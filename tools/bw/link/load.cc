@@ -1,9 +1,11 @@
 #include "tools/bw/link/load.h"
 
+#include <algorithm>
 #include <array>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/json_text.h"
 #include "base/settings.h"
 #include "base/status.h"
 
@@ -39,6 +41,17 @@ absl::StatusOr<typename List::value_type> Choose(const char* option, const std::
   return absl::InvalidArgumentError(
       absl::StrCat(option, " '", name, "' is none of ", absl::StrJoin(names, ", "),
                    nearest.empty() ? "" : absl::StrCat("; nearest: ", nearest)));
+}
+
+// As the command line has it: other ranks may say anything.
+bool IsInBounds(const Load& load) {
+  return std::all_of(load.sizes.begin(), load.sizes.end(),
+                     [](Bytes size) { return size >= Bytes(0) && size <= GiB(1); }) &&
+         load.root >= 0 && load.iterations >= 0 && load.duration > absl::ZeroDuration() &&
+         load.duration < absl::InfiniteDuration() && load.depth >= 1 && load.depth <= 4096 &&
+         load.post_list >= 1 && load.post_list <= 4096 && load.percentile >= 0 &&
+         load.percentile <= 100 && load.channels >= 1 && load.channels <= 64 &&
+         load.channel_bytes >= KiB(8) && load.channel_bytes <= MiB(64);
 }
 
 }  // namespace
@@ -116,7 +129,9 @@ absl::StatusOr<Load> Load::FromJson(const nlohmann::json& json) {
   } catch (const nlohmann::json::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat("no test of weft-bw link: ", error.what()));
   }
-  return load;
+  if (IsInBounds(load)) return load;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no test of weft-bw link: out of bounds: ", JsonText(json)));
 }
 
 }  // namespace weft::link_bw

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/json_text.h"
 #include "base/status.h"
 #include "base/write_file.h"
 #include "tools/bw/link/steps.h"
@@ -197,7 +198,7 @@ absl::Status Report::End() {
                                        {"rows", rows_},
                                        {"wrong_messages", wrong_},
                                        {"missed_limits", missed}};
-  return WriteOutput(options_.json, json.dump(2) + "\n");
+  return WriteOutput(options_.json, JsonText(json, 2) + "\n");
 }
 
 }  // namespace weft::link_bw
