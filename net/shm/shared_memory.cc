@@ -16,7 +16,6 @@
 namespace weft::net::shm {
 namespace {
 
-constexpr size_t kSharesMax = 4096;      // of one link at a time
 constexpr size_t kSharedMin = 64 << 10;  // smaller ones are not worth a descriptor
 
 // What goes over the socket, with the descriptor.
@@ -66,10 +65,13 @@ SharedMemory::~SharedMemory() {
 std::shared_ptr<SharedMemory> SharedMemory::Find(const std::byte* data, uint64_t bytes) {
   Registry& registry = TheRegistry();
   if (registry.living.load(std::memory_order_relaxed) == 0) return nullptr;
-  std::lock_guard<std::mutex> lock(registry.mutex);
-  auto next = registry.by_address.upper_bound(data);
-  if (next == registry.by_address.begin()) return nullptr;
-  std::shared_ptr<SharedMemory> memory = std::prev(next)->second.lock();
+  std::shared_ptr<SharedMemory> memory;  // perhaps the last: its destructor locks the mutex
+  {
+    std::lock_guard<std::mutex> lock(registry.mutex);
+    auto next = registry.by_address.upper_bound(data);
+    if (next == registry.by_address.begin()) return nullptr;
+    memory = std::prev(next)->second.lock();
+  }
   if (memory == nullptr) return nullptr;
   const auto offset = static_cast<uint64_t>(data - memory->data());
   return offset <= memory->bytes() && bytes <= memory->bytes() - offset ? memory : nullptr;
@@ -98,7 +100,7 @@ std::optional<SharedPlace> SharesShown::Show(const std::shared_ptr<SharedMemory>
   // Another may lie at the address of one that has gone: its number is taken back first.
   if (found != shown_.end() && found->second.memory.expired()) return std::nullopt;
   if (found == shown_.end()) {
-    if (shown_.size() >= kSharesMax) return std::nullopt;
+    if (shown_.size() >= kMost) return std::nullopt;
     const ShowPacket packet{.share = next_, .bytes = memory->bytes()};
     const int fd = memory->fd();
     auto sent = SendPacket(
@@ -129,7 +131,7 @@ absl::Status SharesSeen::Take(const Packet& packet) {
                                             packet.fds.size(), " descriptors on a link's socket"));
   }
   std::memcpy(&show, packet.bytes.data(), sizeof show);
-  if (show.magic != ShowPacket().magic || show.share == 0 || seen_.size() >= kSharesMax ||
+  if (show.magic != ShowPacket().magic || show.share == 0 || seen_.size() >= kMost ||
       seen_.contains(show.share)) {
     return absl::DataLossError(
         absl::StrCat("memory number ", show.share, " shown on a link's socket"));

@@ -50,6 +50,7 @@ struct SharedPlace {
 // The sender's end: what it has shown to the receiver of one link.
 class SharesShown {
  public:
+  static constexpr size_t kMost = 4096;  // at a time; others are copied
   // Passes the descriptor over the link's socket the first time. Nothing: not now, or the receiver
   // has refused.
   std::optional<SharedPlace> Show(const std::shared_ptr<SharedMemory>& memory,
@@ -74,6 +75,8 @@ class SharesShown {
 // The receiver's end: what a peer has shown, mapped for reading.
 class SharesSeen {
  public:
+  // All that a peer shows, and those that it has withdrawn by cells that are not read yet.
+  static constexpr size_t kMost = 2 * SharesShown::kMost;
   // A packet of the link's socket. An error: it is none that a peer sends.
   absl::Status Take(const Packet& packet);
   // Null: never seen, or it could not be mapped.

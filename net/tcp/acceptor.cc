@@ -285,9 +285,7 @@ void Acceptor::OnProven(PendingConnection& connection, absl::Time now) {
   ForgetUnproven(connection);
   Rank rank = connection.rank();
   const LinkParameters parameters = connection.parameters();
-  if (context_.tuning.buffer_bytes.count() == 0) {
-    LimitInFlight(connection.fd(), FlowEnd::kReceives, static_cast<double>(parameters.rate));
-  }
+  LimitInFlight(connection.fd(), FlowEnd::kReceives, parameters.rate, context_.tuning);
   if (parameters.epoch > 0) {
     FileDescriptor socket = connection.TakeSocket();
     Drop(connection);
@@ -335,10 +333,10 @@ void Acceptor::Drop(PendingConnection& connection) {
   ForgetUnproven(connection);
   poller().DeferDelete(std::move(*self));
   pending_connections_.erase(self);
-  if (auto link = pending_links_.find(connection.rank());
-      connection.proven() && link != pending_links_.end() &&
-      link->second.link_id == connection.parameters().link_id &&
-      link->second.connections[connection.parameters().index] == &connection) {
+  const auto link = pending_links_.find(connection.rank());
+  if (link == pending_links_.end()) return;
+  const std::vector<PendingConnection*>& present = link->second.connections;
+  if (std::find(present.begin(), present.end(), &connection) != present.end()) {
     DropPendingLink(connection.rank());  // the others are of no use without it
   }
 }

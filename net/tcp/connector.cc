@@ -86,6 +86,7 @@ class Connector::Dial final : public PollHandler {
   }
 
   int fd() const { return fd_.get(); }
+  uint64_t rate() const { return parameters_.rate; }
   FileDescriptor TakeSocket() { return std::move(fd_); }
   std::string TakeReceived() { return std::move(received_); }
   bool connected() const { return handshake_.has_value(); }
@@ -329,9 +330,7 @@ void Connector::OnDialDone(absl::Time now) {
   std::vector<FileDescriptor> sockets;
   std::vector<std::string> received;
   for (auto& dial : dials_) {
-    if (!ways_.empty() && context_.tuning.buffer_bytes.count() == 0) {
-      LimitInFlight(dial->fd(), FlowEnd::kSends, ways_[sockets.size() % ways_.size()].rate);
-    }
+    LimitInFlight(dial->fd(), FlowEnd::kSends, dial->rate(), context_.tuning);
     sockets.push_back(dial->TakeSocket());
     received.push_back(dial->TakeReceived());
   }

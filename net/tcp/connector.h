@@ -26,7 +26,7 @@ namespace weft::net {
 
 struct TcpContext;
 
-// What a Hello says of the link; 20 bytes on the wire, little-endian.
+// What a Hello says of the link; 28 bytes on the wire, little-endian.
 struct LinkParameters {
   uint64_t link_id = 0;  // random: the same on all sockets of one link
   uint16_t index = 0;    // of this socket

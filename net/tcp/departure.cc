@@ -15,7 +15,10 @@ constexpr absl::Duration kLinger = absl::Seconds(2);
 }  // namespace
 
 Departure::Departure(Poller& poller, Link link, std::function<void(Departure*)> on_over)
-    : PollHandler(poller), link_(std::move(link)), on_over_(std::move(on_over)) {
+    : PollHandler(poller),
+      link_(std::move(link)),
+      on_over_(std::move(on_over)),
+      told_taken_(link_.streams.size()) {
   link_.resumption->SetOwner(*this);
   for (auto& stream : link_.streams) {
     stream->SetOwner(*this);
@@ -74,26 +77,27 @@ void Departure::BeOver() {
 }
 
 absl::StatusOr<PayloadTarget> Departure::OnFrame(const FrameHeader& header) {
-  PayloadTarget target;
-  if (header.type == FrameType::kNotice || header.type == FrameType::kPaths || header.length == 0) {
-    return target;
+  switch (header.type) {
+    case FrameType::kTaken:
+      if (header.length == told_taken_.size() * sizeof(uint64_t)) {
+        return PayloadTarget{.out = reinterpret_cast<std::byte*>(told_taken_.data())};
+      }
+      return absl::InvalidArgumentError(absl::StrCat(header.length, " bytes of what was taken on ",
+                                                     told_taken_.size(), " sockets"));
+    case FrameType::kAddress:
+      unwanted_.resize(kWorkerAddressBytesMax);
+      return PayloadTarget{.out = unwanted_.data()};
+    case FrameType::kData:
+      return absl::InvalidArgumentError("data that came to the sending end of a link");
+    default:
+      return PayloadTarget{};
   }
-  if (header.type == FrameType::kData) {
-    return absl::InvalidArgumentError("data that came to the sending end of a link");
-  }
-  scrap_.resize((header.length + sizeof(uint64_t) - 1) / sizeof(uint64_t));
-  target.out = reinterpret_cast<std::byte*>(scrap_.data());
-  return target;
 }
 
 absl::Status Departure::OnFrameDone(const FrameHeader& header, absl::string_view /*notice*/) {
   if (header.type != FrameType::kTaken) return absl::OkStatus();
-  if (header.length != link_.streams.size() * sizeof(uint64_t)) {
-    return absl::InvalidArgumentError(absl::StrCat(header.length, " bytes of what was taken on ",
-                                                   link_.streams.size(), " sockets"));
-  }
   for (size_t i = 0; i < link_.streams.size(); ++i) {
-    WEFT_RETURN_IF_ERROR(link_.streams[i]->OnTaken(scrap_[i]));
+    WEFT_RETURN_IF_ERROR(link_.streams[i]->OnTaken(told_taken_[i]));
   }
   return absl::OkStatus();
 }

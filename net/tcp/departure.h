@@ -7,6 +7,7 @@
 #ifndef WEFT_NET_TCP_DEPARTURE_H_
 #define WEFT_NET_TCP_DEPARTURE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -62,7 +63,9 @@ class Departure final : public PollHandler, private StreamOwner, private Resumpt
   std::function<void(Departure*)> on_over_;  // null: it is over
   bool said_ = false;                        // goodbye was queued
   bool ended_ = false;                       // the other side has closed one of the sockets
-  std::vector<uint64_t> scrap_;              // payloads that come
+  // Where payloads go. Streams write there over several reads: neither moves once it is used.
+  std::vector<uint64_t> told_taken_;  // what a kTaken brings
+  std::vector<std::byte> unwanted_;   // of another way that carried the link's data
 };
 
 }  // namespace weft::net

@@ -58,14 +58,15 @@ absl::Status TuneSocket(int fd, const SocketTuning& tuning) {
 // Twice what is sent in a round trip, with what a sender needs to be told by and to fill the socket
 // again on a busy host. Below the least, fast retransmission has too few segments to work with;
 // from the most on, the kernel's limits on buffers that programs ask for would bind.
-void LimitInFlight(int fd, FlowEnd end, double rate) {
+void LimitInFlight(int fd, FlowEnd end, uint64_t rate, const SocketTuning& tuning) {
   constexpr absl::Duration kRefill = absl::Milliseconds(2);
   constexpr double kLeast = 16 << 10, kMost = 128 << 10;
-  if (rate <= 0) return;
+  if (rate == 0 || tuning.buffer_bytes.count() > 0) return;
   const absl::StatusOr<tcp_info> info = ConnectionInfo(fd);
   if (!info.ok()) return;
   const absl::Duration turn = absl::Microseconds(info->tcpi_rtt) + kRefill;
-  const double bytes = std::max(2 * rate * absl::ToDoubleSeconds(turn), kLeast);
+  const double bytes =
+      std::max(2.0 * static_cast<double>(rate) * absl::ToDoubleSeconds(turn), kLeast);
   if (bytes >= kMost) return;
   // The kernel doubles what it is asked for, to have room for its own records, which large segments
   // hardly need. A window is half of what there is for it then.

@@ -6,6 +6,8 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <cstdint>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -29,10 +31,10 @@ enum class FlowEnd { kSends, kReceives };
 
 // Limits what a flow has in flight to what `rate` (bytes a second, as planned) needs, at one end of
 // its socket: by what the kernel holds for the peer, or by the window that the peer may fill. For
-// flows that need much, and where `rate` is not above 0, the kernel's own tuning stays. More than
-// that does not go faster: it waits in the switches, where the windows of flows that share one link
-// keep those of others from the next.
-void LimitInFlight(int fd, FlowEnd end, double rate);
+// flows that need much, where `rate` is 0, and where `tuning` has buffers of its own, what there is
+// stays. More than that does not go faster: it waits in the switches, where the windows of flows
+// that share one link keep those of others from the next.
+void LimitInFlight(int fd, FlowEnd end, uint64_t rate, const SocketTuning& tuning);
 
 // What the kernel knows of a connection that has something to send: the other host has been silent
 // for `dead_after` although it was asked more than once. One that acknowledges is alive, however

@@ -26,6 +26,16 @@ constexpr int kReadsToDrain = 1 << 20;
 
 }  // namespace
 
+void Stream::SetOwner(StreamOwner& owner) {
+  owner_ = &owner;
+  if (!in_frame_ || target_.out == nullptr) return;
+  const size_t had = header_.length - payload_left_;
+  const absl::StatusOr<PayloadTarget> target = owner.OnFrame(header_);
+  WEFT_CHECK(target.ok() && target->out != nullptr, target.status());
+  std::memcpy(target->out, target_.out - had, had);
+  target_ = {.out = target->out + had};
+}
+
 absl::Status Stream::Start(FileDescriptor fd, std::string received) {
   fd_ = std::move(fd);
   carry_ = std::move(received);

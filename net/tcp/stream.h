@@ -76,7 +76,9 @@ class Stream final : public PollHandler {
   Stream(Poller& poller, StreamOwner& owner, bool resumable)
       : PollHandler(poller), owner_(&owner), resumable_(resumable) {}
   ~Stream() override { Close(); }
-  void SetOwner(StreamOwner& owner) { owner_ = &owner; }
+  // The new owner takes every frame that the old one takes. A payload that is half there moves to
+  // where the new owner wants it: the memory that the old one gave must still stand.
+  void SetOwner(StreamOwner& owner);
 
   // `received` came on the socket already, behind the handshake.
   absl::Status Start(FileDescriptor fd, std::string received);

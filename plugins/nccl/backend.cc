@@ -67,6 +67,11 @@ absl::StatusOr<std::unique_ptr<Backend>> ChooseBackend(const Settings& settings,
   const std::string& wanted = settings.Text("transport");
   if (wanted == "tcp") return MakeTcp(settings, why);
   if (wanted == "multipath") {
+    if (const std::string& wire = settings.Text("multipath.wire"); wire != "udp") {
+      return absl::InvalidArgumentError(absl::StrCat("WEFT_MULTIPATH_WIRE=", wire,
+                                                     ": the plugin's multipath goes over udp; ",
+                                                     "WEFT_TRANSPORT=verbs takes queue pairs"));
+    }
     WEFT_ASSIGN_OR_RETURN(std::vector<Device> devices, ListInterfaceDevices(settings, why));
     return CreateDomainBackend(HandleTransport::kMultipath, settings, std::move(devices));
   }

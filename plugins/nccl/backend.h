@@ -101,6 +101,10 @@ class Backend {
   // to 2.26 ask for it of each that they have merged with no other, and 2.26 for ever while it
   // fails.
   virtual absl::StatusOr<int> Merge(const std::vector<int>& parts) = 0;
+  // NCCL knows nothing of the devices that were merged any more: their numbers are free again.
+  virtual void ForgetMerged() {}
+  // The process ends by exit(): what is left of connections is NCCL's threads' alone.
+  virtual void EndIdleProgress() = 0;
   virtual absl::Duration connect_timeout() const = 0;
   // For the one line of INFO: "2 sockets a connection".
   virtual std::string Describe() const = 0;

@@ -97,6 +97,7 @@ DeviceList::DeviceList(std::vector<Device> devices) {
   for (Device& device : devices) {
     if (!Add(std::move(device)).ok()) break;
   }
+  first_size_ = size();
 }
 
 absl::Status DeviceList::Check(int device) const {
@@ -112,6 +113,11 @@ absl::StatusOr<int> DeviceList::Add(Device device) {
   all_[at] = std::make_unique<const Device>(std::move(device));
   size_.store(at + 1, std::memory_order_release);
   return static_cast<int>(at);
+}
+
+void DeviceList::ForgetAdded() {
+  for (size_t i = first_size_; i < size(); ++i) forgotten_.push_back(std::move(all_[i]));
+  size_.store(first_size_, std::memory_order_release);
 }
 
 absl::StatusOr<Settings> PluginSettings(std::string* why) {

@@ -34,7 +34,7 @@ struct Device {
   std::string description;           // for people, where there is more to say
 };
 
-// A list that grows while others read it; what is in it stays where it is, and as it is.
+// A list that grows while others read it; what was ever in it stays where it is, and as it is.
 class DeviceList {
  public:
   static constexpr size_t kMax = 512;
@@ -46,10 +46,14 @@ class DeviceList {
   absl::Status Check(int device) const;
   // Resource exhausted when full. One thread at a time.
   absl::StatusOr<int> Add(Device device);
+  // Nobody asks for what was added since the list was made: it is shortened to what was there.
+  void ForgetAdded();
 
  private:
   std::array<std::unique_ptr<const Device>, kMax> all_;
   std::atomic<size_t> size_{0};
+  size_t first_size_ = 0;
+  std::vector<std::unique_ptr<const Device>> forgotten_;  // whose names NCCL has
 };
 
 // The plugin's settings from WEFT_*, completed by NCCL's own where ours are not given:

@@ -65,6 +65,11 @@ class DomainBackend final : public Backend {
     device.parts = parts;
     return devices_.Add(std::move(device));
   }
+  void ForgetMerged() override {
+    std::lock_guard lock(mutex_);
+    devices_.ForgetAdded();
+  }
+  void EndIdleProgress() override { idle_thread_.End(); }
 
   absl::Duration connect_timeout() const override {
     return settings_.Duration("transport.connect_timeout");

@@ -51,14 +51,27 @@ absl::Status IdleProgressThread::Start() {
 }
 
 void IdleProgressThread::Stop() {
+  Join();
+  epoll_ = Epoll();
+  bell_ = FileDescriptor();
+}
+
+void IdleProgressThread::Join() {
+  if (!thread_.joinable()) return;  // it is over
   {
     std::lock_guard lock(mutex_);
     ends_ = true;
   }
   Wake();
   thread_.join();
-  epoll_ = Epoll();
-  bell_ = FileDescriptor();
+}
+
+// Clients that are left may still ring the bell, which stays.
+void IdleProgressThread::End() {
+  if (process_ != getpid()) return;  // there is none; the locks may be held for ever after a fork
+  std::lock_guard life(life_);
+  is_over_ = true;
+  Join();
 }
 
 void IdleProgressThread::Wake() {
@@ -69,7 +82,7 @@ void IdleProgressThread::Wake() {
 
 absl::Status IdleProgressThread::Add(Client& client) {
   std::lock_guard life(life_);
-  if (!thread_.joinable()) WEFT_RETURN_IF_ERROR(Start());
+  if (!thread_.joinable() && !is_over_) WEFT_RETURN_IF_ERROR(Start());
   client.number_ = next_number_++;
   const absl::Status added = Annotate(epoll_.Add(client.wait_fd(), 0, {.u64 = client.number_}),
                                       "watch an idle connection");

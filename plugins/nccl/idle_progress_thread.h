@@ -77,6 +77,9 @@ class IdleProgressThread {
   // The client has work that its descriptor does not show: if it is idle, it is progressed now.
   // From any thread, also from another client's ProgressIdle().
   void Call(Client& client);
+  // The process ends: nobody is progressed any more, though clients and threads that drive them may
+  // still be there.
+  void End();
   void NoteDriven(Client& client) {
     if (client.state_.load(std::memory_order_relaxed) == Client::State::kDriven) return;
     if (client.state_.exchange(Client::State::kDriven) == Client::State::kIdle) LeaveIdle(client);
@@ -86,6 +89,7 @@ class IdleProgressThread {
   static constexpr uint64_t kBell = 1;
   absl::Status Start();
   void Stop();
+  void Join();
   void Run();
   void Wake();
   void LeaveIdle(Client& client);
@@ -99,7 +103,8 @@ class IdleProgressThread {
 
   std::mutex life_;  // of Add() and Remove(), and so of the thread
   std::thread thread_;
-  pid_t process_ = 0;  // that has it
+  pid_t process_ = 0;     // that has it
+  bool is_over_ = false;  // End() was called
   Epoll epoll_;
   FileDescriptor bell_;
   uint64_t next_number_ = kBell + 1;

@@ -41,14 +41,27 @@ struct Process {
   std::atomic<Backend*> backend{nullptr};  // null until Init has succeeded
   std::atomic<uint64_t> attempts{0};
   std::atomic<uint64_t> scopes{0};
+  std::atomic<int> contexts{0};
+  // One context stands, the first after all others have gone, and nothing was asked of devices
+  // since. NCCL (from 2.28 on) asks for their number next where it has loaded the plugin anew, and
+  // for properties where it still knows them (NCCL_NET_PLUGIN_REF_COUNT=1). Up to 2.27, which has
+  // no contexts, it knows them as long as the process lives.
+  std::atomic<bool> may_count_anew{false};
   std::atomic<abi::ProfilerFunction> profiler{nullptr};
   SetUpLog set_up;
   Context shared;
 };
 
 Process& TheProcess() {
-  static Process process;  // goes with the library; has no thread to wait for
-  return process;
+  // Never deleted: NCCL's threads may outlive static objects, and call until the process is gone.
+  static Process* const process = new Process;
+  struct Guard {
+    ~Guard() {
+      if (Backend* backend = process->backend.load()) backend->EndIdleProgress();
+    }
+  };
+  static const Guard guard;
+  return *process;
 }
 
 absl::Time Now() { return SystemClock().Now(); }
@@ -223,6 +236,7 @@ abi::Result NewContext(uint64_t comm_id, const abi::CommConfig* config, void** c
     made->scope.id = ++TheProcess().scopes;
     WEFT_ASSIGN_OR_RETURN(made->scope.traffic_class, TrafficClassOf(config));
     *context = made.release();
+    TheProcess().may_count_anew = TheProcess().contexts++ == 0;
     return absl::OkStatus();
   });
 }
@@ -230,6 +244,7 @@ abi::Result NewContext(uint64_t comm_id, const abi::CommConfig* config, void** c
 abi::Result Finalize(void* context) {
   return Guarded("finalize", [&] {
     std::unique_ptr<Context> gone(static_cast<Context*>(context));
+    if (gone != nullptr) --TheProcess().contexts;
     SaySetUp(Now(), /*final=*/true);
     return absl::OkStatus();
   });
@@ -239,6 +254,7 @@ abi::Result Devices(int* count) {
   return Guarded("devices", [&]() -> absl::Status {
     *count = 0;
     WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
+    if (TheProcess().may_count_anew.exchange(false)) backend->ForgetMerged();
     *count = static_cast<int>(backend->devices().size());
     return absl::OkStatus();
   });
@@ -247,6 +263,7 @@ abi::Result Devices(int* count) {
 abi::Result Properties(int device, abi::PropertiesV12* properties) {
   return Guarded("getProperties", [&]() -> absl::Status {
     WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
+    TheProcess().may_count_anew = false;
     WEFT_RETURN_IF_ERROR(backend->devices().Check(device));
     const Device& one = backend->devices()[device];
     *properties = {};
@@ -279,6 +296,7 @@ abi::Result MakeVirtualDevice(int* device, const std::vector<int>& parts) {
   absl::Status declined;
   abi::Result result = Guarded(kCall, [&]() -> absl::Status {
     WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
+    TheProcess().may_count_anew = false;
     absl::StatusOr<int> merged = backend->Merge(parts);
     if (absl::IsUnimplemented(merged.status())) {
       declined = merged.status();

@@ -25,6 +25,8 @@ abi::Result NewContext(uint64_t comm_id, const abi::CommConfig* config, void** c
 // init.
 abi::Result Finalize(void* context);
 
+// With those that were merged, but not where NCCL counts anew: as the first call after the only
+// context that stands was made.
 abi::Result Devices(int* count);
 // Pure after Init; the strings live until the library is unloaded.
 abi::Result Properties(int device, abi::PropertiesV12* properties);

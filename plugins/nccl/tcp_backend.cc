@@ -197,6 +197,7 @@ class TcpBackend final : public Backend {
     return absl::UnimplementedError(
         "tcp does not merge interfaces: NCCL spreads its channels over them by itself");
   }
+  void EndIdleProgress() override { idle_thread_.End(); }
   absl::Duration connect_timeout() const override {
     return settings_.Duration("transport.connect_timeout");
   }

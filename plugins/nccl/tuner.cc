@@ -125,6 +125,8 @@ absl::StatusOr<NcclNetwork> NetworkOfDevices(std::string* why) {
   for (int i = 0; i < count; ++i) {
     abi::PropertiesV12 properties;
     if (Properties(i, &properties) != abi::kSuccess || properties.speed <= 0) continue;
+    // A merged device is its parts, which are counted.
+    if (properties.virtual_device.count != 1 || properties.virtual_device.devices[0] != i) continue;
     const Bandwidth rate = Bandwidth::GigabitsPerSecond(properties.speed / 1e3);
     network.nic = network.nics == 0 ? rate : std::min(network.nic, rate);
     ++network.nics;

@@ -7,8 +7,10 @@
 #include <functional>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
+#include "net/tcp/connector.h"
 
 namespace weft::net {
 namespace {
@@ -236,6 +238,30 @@ TEST(Handshake, AVerdictWithoutAProofIsNotBelieved) {
     });
     EXPECT_EQ(talk.connector.reason(), HandshakeReason::kWrongSecret);
   }
+}
+
+// Whoever changes these bytes raises kWireVersion: processes of two builds then say what is wrong.
+TEST(Handshake, ATcpLinksHelloHasTheBytesOfItsVersion) {
+  ASSERT_EQ(kWireVersion, 6);
+  const LinkParameters parameters = {.link_id = 0x0807060504030201,
+                                     .index = 2,
+                                     .count = 3,
+                                     .epoch = 4,
+                                     .life_port = 0x0605,
+                                     .rate = 0x0E0D0C0B0A090807};
+  const std::string link = parameters.Encode();
+  EXPECT_EQ(absl::BytesToHexString(link),
+            "0102030405060708020003000400000005060000"
+            "0708090a0b0c0d0e");
+  ListenerHandshake listener(Identity(1), FixedNonce(1));
+  ConnectorHandshake connector(Identity(3), Rank(1), link, FixedNonce(2));
+  connector.Feed(listener.TakeOutput());
+  EXPECT_EQ(absl::BytesToHexString(connector.TakeOutput()),
+            "57454654060002006e000000"
+            "0202020202020202020202020202020202020202020202020202020202020202"
+            "030000000400000001000000010000001c00"
+            "01020304050607080200030004000000050600000708090a0b0c0d0e"
+            "e7320e61c614189a7f7568a19ca80d09309eb9d5458810f6be898acc7a159bbc");
 }
 
 TEST(Handshake, NoncesDiffer) { EXPECT_NE(NewNonce(), NewNonce()); }

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "net/shm/shared_memory.h"
 #include "tests/net/shm_test_util.h"
@@ -149,17 +152,42 @@ TEST_F(ShmShared, SmallMemoryAndMemoryWithoutDescriptorsIsOrdinary) {
   EXPECT_EQ(shm::SharedMemory::Find(memory_.get(), kBytes), nullptr);
 }
 
+// One thread frees memory while another looks for an ordinary buffer above it, and so holds it for
+// a moment: the last that does destroys it.
+TEST(ShmSharedMemory, IsFreedWhileAnotherThreadLooksThere) {
+  const auto body = [] {
+    alarm(60);  // a hang
+    std::atomic<const std::byte*> behind{nullptr};
+    std::atomic<bool> over{false};
+    std::thread looks([&] {
+      while (!over) shm::SharedMemory::Find(behind, 1);
+    });
+    for (int i = 0; i < 20'000; ++i) {
+      auto memory = shm::SharedMemory::Create(4096);
+      if (!memory.ok()) _exit(1);
+      behind = (*memory)->data() + (*memory)->bytes();
+    }
+    over = true;
+    looks.join();
+    _exit(0);
+  };
+  EXPECT_EXIT(body(), testing::ExitedWithCode(0), "");
+}
+
+struct Show {
+  uint32_t magic = 0x52485357, share = 1;
+  uint64_t bytes = 8192;
+};
+
+shm::Packet PacketOf(const Show& show, int fd) {
+  shm::Packet made;
+  made.bytes.assign(reinterpret_cast<const char*>(&show), sizeof show);
+  if (fd >= 0) made.fds.emplace_back(fd);
+  return made;
+}
+
 TEST(ShmSharesSeen, TakesNothingButSealedMemoryOfItsSizeOnce) {
-  struct Show {
-    uint32_t magic = 0x52485357, share = 1;
-    uint64_t bytes = 8192;
-  };
-  const auto packet = [](const Show& show, int fd) {
-    shm::Packet made;
-    made.bytes.assign(reinterpret_cast<const char*>(&show), sizeof show);
-    if (fd >= 0) made.fds.emplace_back(fd);
-    return made;
-  };
+  const auto packet = PacketOf;
   const auto sealed = [] {
     auto fd = shm::CreateSealedMemory("weft-test", 8192);
     EXPECT_TRUE(fd.ok());
@@ -186,6 +214,22 @@ TEST(ShmSharesSeen, TakesNothingButSealedMemoryOfItsSizeOnce) {
   EXPECT_EQ(seen.Find(2), nullptr);
   seen.Drop(1);
   EXPECT_EQ(seen.Find(1), nullptr);
+}
+
+// What the peer withdraws by the ring is known later than what it shows by the socket.
+TEST(ShmSharesSeen, TakesMoreThanAPeerShowsAtATimeAndNoEndOfThem) {
+  // All that it shows, and as many withdrawals as a ring holds.
+  EXPECT_GE(shm::SharesSeen::kMost, shm::SharesShown::kMost + shm::Geometry().forward_cells);
+  auto fd = shm::CreateSealedMemory("weft-test", 8192);
+  ASSERT_TRUE(fd.ok());
+  shm::SharesSeen seen;
+  for (uint32_t share = 1; share <= shm::SharesSeen::kMost; ++share) {
+    ASSERT_TRUE(seen.Take(PacketOf({.share = share}, dup(fd->get()))).ok()) << share;
+  }
+  const uint32_t next = shm::SharesSeen::kMost + 1;
+  EXPECT_FALSE(seen.Take(PacketOf({.share = next}, dup(fd->get()))).ok());
+  seen.Drop(1);
+  EXPECT_TRUE(seen.Take(PacketOf({.share = next}, dup(fd->get()))).ok());
 }
 
 }  // namespace

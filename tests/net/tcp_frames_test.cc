@@ -229,6 +229,38 @@ TEST(TcpFrames, FuzzedClearToSendsDoNoHarm) {
   }
 }
 
+// What a link has sent is told as taken while it is closed: half of the frame comes before.
+TEST(TcpFrames, ASenderThatClosesWithinAFrameReadsItToItsEnd) {
+  auto loopback = SocketAddress::Parse("127.0.0.1:1");
+  loopback->set_port(0);
+  auto listener = Listen(*loopback, {});
+  Node a(kTcp, 0, 3, {"tcp.sockets=1", "tcp.dead_after=1h"});
+  constexpr size_t kBytes = 1000;
+  Request send;
+  Buffer from(a.transport(), kBytes);
+  SendLink* link = a.Connect(LocalAddress(listener->get()).ToString(), 1);
+  pollfd fd{listener->get(), POLLIN, 0};
+  ASSERT_TRUE(DriveUntil({&a}, [&] { return poll(&fd, 1, 0) == 1; }));
+  RawPeer peer(FileDescriptor(accept(listener->get(), nullptr, nullptr)));
+  ASSERT_TRUE(peer.AcceptHands(a, 1, 3));
+  ASSERT_EQ(link->PostSend({7, 0}, from.view(), &send), Posted::kAccepted);
+  FrameHeader clear, taken;
+  clear.type = FrameType::kClearToSend;
+  clear.tag = 7, clear.total = kBytes;
+  peer.Say(clear);
+  ASSERT_TRUE(DriveUntil({&a}, [&] { return send.done(); }));
+  const uint64_t position = sizeof(FrameHeader) + kBytes;
+  const std::string payload(reinterpret_cast<const char*>(&position), sizeof(position));
+  taken.type = FrameType::kTaken;
+  taken.length = payload.size();
+  peer.Say(taken, payload.substr(0, 4));
+  Turn(a, 5);
+  a.Destroy(link);
+  peer.Say(payload.substr(4));
+  EXPECT_EQ(peer.HearExactly(a, position).size(), position);
+  EXPECT_EQ(peer.HearHeader(a).type, FrameType::kGoodbye);
+}
+
 TEST(TcpFrames, AMismatchByHandFailsTheReceiveOnly) {
   Request receive;
   Liar liar;

@@ -98,6 +98,25 @@ TEST_F(ResumeRequest, StrangersToTheLinkAreTurnedAway) {
   ExpectToServe(first_);
 }
 
+// The listener may be in the midst of making a smaller link of the same id.
+TEST_F(ResumeRequest, AnIndexOfTheLinkIsNoneOfASmallerOneThatIsBeingMade) {
+  constexpr uint64_t kOther = kLink + 1;
+  constexpr uint16_t kSockets = 64;
+  std::vector<RawPeer> sockets;
+  for (uint16_t index = 0; index < kSockets; ++index) {
+    sockets.push_back(RawPeer::ConnectTo(b_.address()));
+    ASSERT_TRUE(Come(sockets.back(), 2, {kOther, index, kSockets}));
+  }
+  ASSERT_TRUE(DriveUntil({&b_}, [&] { return b_.accepted(2) != nullptr; }));
+  RawPeer first = RawPeer::ConnectTo(b_.address());
+  ASSERT_TRUE(Come(first, 2, {kOther, 0, 2}));
+  RawPeer resumes = RawPeer::ConnectTo(b_.address());
+  ASSERT_TRUE(Come(resumes, 2, {kOther, kSockets - 1, kSockets, 1}));
+  EXPECT_EQ(resumes.HearHeader(b_).type, FrameType::kResume);
+  first.Hear();
+  EXPECT_FALSE(first.closed()) << "it waits for its second";
+}
+
 TEST_F(ResumeRequest, AnEpochServesOnce) {
   RawPeer second = RawPeer::ConnectTo(b_.address());
   ASSERT_TRUE(Come(second, 0, {kLink, 0, 1, 5}));

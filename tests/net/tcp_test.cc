@@ -237,12 +237,12 @@ TEST(TcpTransport, BothFamiliesAndOddSettingsCarryBytes) {
 }
 
 TEST(TcpSocket, APlannedFlowHasNoMoreInFlightThanItsRateNeeds) {
-  const auto buffer = [](FlowEnd end, double rate) {
+  const auto buffer = [](FlowEnd end, uint64_t rate) {
     SocketAddress any = *SocketAddress::Parse("127.0.0.1:1");
     any.set_port(0);
     absl::StatusOr<FileDescriptor> listener = Listen(any, {});
     absl::StatusOr<FileDescriptor> fd = StartConnect(LocalAddress(listener.value().get()), {}, {});
-    LimitInFlight(fd.value().get(), end, rate);
+    LimitInFlight(fd.value().get(), end, rate, {});
     int bytes = 0;
     socklen_t size = sizeof(bytes);
     getsockopt(fd->get(), SOL_SOCKET, end == FlowEnd::kSends ? SO_SNDBUF : SO_RCVBUF, &bytes,
@@ -253,17 +253,17 @@ TEST(TcpSocket, APlannedFlowHasNoMoreInFlightThanItsRateNeeds) {
   for (const auto& [end, part] :
        {std::pair(FlowEnd::kSends, 1), std::pair(FlowEnd::kReceives, 2)}) {
     const int usual = buffer(end, 0);
-    EXPECT_EQ(buffer(end, 100e3), part * (16 << 10));
+    EXPECT_EQ(buffer(end, 100'000), part * (16 << 10));
     // 2 * rate * 2 ms, and a round trip on loopback.
-    EXPECT_GE(buffer(end, 10e6), part * 40'000);
-    EXPECT_LT(buffer(end, 10e6), part * 80'000);
-    EXPECT_EQ(buffer(end, 1e9), usual);
+    EXPECT_GE(buffer(end, 10'000'000), part * 40'000);
+    EXPECT_LT(buffer(end, 10'000'000), part * 80'000);
+    EXPECT_EQ(buffer(end, 1'000'000'000), usual);
   }
 }
 
 // What the connecting end knows of a flow by its plan, the accepting end is told.
 TEST(TcpListener, AFlowsPlannedRateLimitsTheWindowOfTheSocketThatIsAccepted) {
-  // Of the socket of this process at the other end of `peer`.
+  // The size of the receive buffer that this process has at the other end of `peer`.
   const auto receive_buffer = [](const RawPeer& peer) {
     int bytes = 0;
     for (int fd = 3; fd < 1024; ++fd) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <set>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -293,10 +295,7 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Spares(const PathEnds& ends
   const auto first_lost = std::stable_partition(
       out.begin(), out.end(), [&](const PathWay& way) { return !Passes(way, lost); });
   if (first_lost != out.begin()) out.erase(first_lost, out.end());
-  for (const std::string& over : lost) {
-    if (!reports_.HasLeft(over, leaves.first)) continue;
-    for (PathWay& way : out) way = Without(way, leaves.first, over);
-  }
+  for (PathWay& way : out) way = Without(way, leaves.first, lost);
   std::stable_sort(out.begin(), out.end(), [&](const PathWay& a, const PathWay& b) {
     return std::pair(HasFailed(leaves, a), a.seconds) < std::pair(HasFailed(leaves, b), b.seconds);
   });
@@ -437,24 +436,27 @@ PathWay ConnectionPlan::NowLocked(const PathWay& planned) const {
     way.flow = planned.flow;
     way.is_planned = true;
   }
-  for (const std::string& over : lost) {
-    if (reports_.HasLeft(over, leaf)) way = Without(way, leaf, over);
-  }
-  return way;
+  return Without(way, leaf, lost);
 }
 
-// The way as `leaf` numbers its next hops without `over`.
+// The way as `leaf` numbers its next hops without those of `lost` that it has left.
 PathWay ConnectionPlan::Without(const PathWay& way, const std::string& leaf,
-                                const std::string& over) const {
+                                absl::Span<const std::string> lost) const {
   PathWay out = way;
   for (PathChoice& choice : out.choices) {
     const auto hash = text_.hashes.find(choice.at);
-    const auto member = members_.find({choice.at, choice.count, over});
-    if (choice.at != leaf || member == members_.end() || hash == text_.hashes.end()) continue;
+    if (choice.at != leaf || hash == text_.hashes.end()) continue;
     // Flows of the members that are left stay where they are.
     if (hash->second.options().select == HashSelect::kResilient) continue;
-    if (choice.index > member->second) --choice.index;
-    --choice.count;
+    std::set<uint32_t> gone;  // as the plan, which knows all members, numbers them
+    for (const std::string& over : lost) {
+      const auto member = members_.find({choice.at, choice.count, over});
+      if (member != members_.end() && reports_.HasLeft(over, leaf)) gone.insert(member->second);
+    }
+    if (gone.size() >= choice.count) continue;
+    choice.index -=
+        static_cast<uint32_t>(std::distance(gone.begin(), gone.lower_bound(choice.index)));
+    choice.count -= static_cast<uint32_t>(gone.size());
   }
   return out;
 }

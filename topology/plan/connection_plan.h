@@ -219,7 +219,8 @@ class ConnectionPlan {
   std::string HostNames() const;
   const std::string& LeafOf(const ConnectionPlanFlow& flow) const;
   PathWay NowLocked(const PathWay& planned) const;
-  PathWay Without(const PathWay& way, const std::string& leaf, const std::string& over) const;
+  PathWay Without(const PathWay& way, const std::string& leaf,
+                  absl::Span<const std::string> lost) const;
   void Reported(bool is_new);
 
   ConnectionPlanText text_;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr absl::string_view kNobody = "-";
 constexpr size_t kReportsShown = 3;
-// Stamps beyond this leave no room to count on.
+// Reports with stamps from this on are refused.
 constexpr uint64_t kStampMost = uint64_t{1} << 62;
 
 absl::string_view NameOf(PathReports::State state) {
@@ -52,8 +52,14 @@ bool PathReports::Report(const Subject& subject, State state) {
   if (known == entries_.end() ? state == State::kGood : known->second.state == state) return false;
   // What is known of the switch already says enough.
   if (state == State::kDropping && IsLost(subject.over)) return false;
-  entries_[subject] = {state, ++newest_};
+  if (!Change(subject, state)) return false;
   Forget();
+  return true;
+}
+
+bool PathReports::Change(const Subject& subject, State state) {
+  if (newest_ + 1 >= kStampMost) return false;
+  entries_[subject] = {state, ++newest_};
   return true;
 }
 
@@ -61,8 +67,7 @@ bool PathReports::Passes(const std::string& over) {
   bool any = false;
   for (auto& [subject, entry] : entries_) {
     if (subject.over != over || entry.state != State::kDropping) continue;
-    entry = {State::kGood, ++newest_};
-    any = true;
+    any |= Change(subject, State::kGood);
   }
   return any;
 }

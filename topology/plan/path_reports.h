@@ -59,6 +59,8 @@ class PathReports {
     uint64_t stamp = 0;
   };
   void Forget();
+  // With the next stamp; false: there is none that others take.
+  bool Change(const Subject& subject, State state);
   int Count(const std::string& over) const;
 
   std::map<Subject, Entry> entries_;

@@ -4,11 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "topology/plan/path_reports.h"
 
 namespace weft::net::multipath {
 namespace {
 
-constexpr uint64_t kAddressBytes = 4096;
+// An address, which is shorter, or reports about paths.
+constexpr uint64_t kAddressBytes = topology::PathReports::kTextBytesMax;
+static_assert(kAddressBytes <= kWorkerAddressBytesMax, "CheckFrame() lets them pass");
 
 absl::Status WrongWay(const FrameHeader& header) {
   return absl::InvalidArgumentError(

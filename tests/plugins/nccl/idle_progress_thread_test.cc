@@ -167,6 +167,20 @@ TEST(IdleProgressThreadTest, IsNotAtWorkOnceItIsRemoved) {
   }
 }
 
+TEST(IdleProgressThreadTest, IsNotAtWorkAfterTheEndThoughClientsAreThere) {
+  IdleProgressThread idle_thread;
+  Bell bell(idle_thread);
+  bell.set_next(absl::ZeroDuration());
+  ASSERT_TRUE(bell.AwaitTimes(1));
+  idle_thread.End();
+  const int before = bell.times();
+  idle_thread.NoteDriven(bell);
+  idle_thread.Call(bell);
+  bell.Ring();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(bell.times(), before);
+}
+
 TEST(IdleProgressThreadTest, BearsManyThatComeAndGo) {
   IdleProgressThread idle_thread;
   std::atomic<int> failed = 0;

@@ -62,6 +62,12 @@ class Instance {
     std::filesystem::remove_all(root_);
   }
 
+  // The only communicator ends, and another begins.
+  void BeginAnew() {
+    api_->Finalize(std::exchange(context_, nullptr));
+    init_ = api_->Init(1, &context_);
+  }
+
   NetApi& api() { return *api_; }
   Library& library() { return *library_; }
   void* context() { return context_; }

@@ -3,21 +3,26 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "plugins/nccl/abi/profiler.h"
 #include "tests/plugins/nccl/instance.h"
 #include "tests/scratch_folder.h"
@@ -85,6 +90,10 @@ TEST(NcclPlugin, ABadSettingFailsInitAndIsNamedWithWhatWouldBeRight) {
   Instance shm(Environment{{"WEFT_TRANSPORT", "shm"}});
   EXPECT_EQ(shm.init(), nccl::abi::kInvalidArgument);
   EXPECT_THAT(shm.warning(), HasSubstr("WEFT_TRANSPORT=shm"));
+  Instance pairs(Environment{{"WEFT_TRANSPORT", "multipath"}, {"WEFT_MULTIPATH_WIRE", "rc"}});
+  EXPECT_EQ(pairs.init(), nccl::abi::kInvalidArgument);
+  EXPECT_THAT(pairs.warning(), HasSubstr("WEFT_MULTIPATH_WIRE=rc"));
+  EXPECT_THAT(pairs.warning(), HasSubstr("goes over udp"));
   Instance threads(
       Environment{{"NCCL_SOCKET_NTHREADS", "16"}, {"NCCL_SOCKET_NSOCKS_PERTHREAD", "8"}});
   EXPECT_EQ(threads.init(), nccl::abi::kInvalidArgument);
@@ -279,6 +288,57 @@ TEST(NcclPlugin, WhatGoesBeyondRegisteredMemoryIsRefused) {
             nccl::abi::kInvalidArgument);
   EXPECT_THAT(LastWarning(), HasSubstr("isend of 32 bytes"));
   instance.api().Deregister(send.comm, memory);
+}
+
+// One of NCCL's threads: messages over a connection, with pauses in which the connection is idle.
+[[noreturn]] void SendForEver(NetApi& api, void* send, void* receive, std::atomic<int>& rounds) {
+  static std::array<char, 64> from{}, to{};
+  void *from_memory = nullptr, *to_memory = nullptr;
+  const auto need = [](Result result) {
+    if (result != nccl::abi::kSuccess) _exit(3);
+  };
+  need(api.Register(send, from.data(), from.size(), &from_memory));
+  need(api.Register(receive, to.data(), to.size(), &to_memory));
+  for (;; ++rounds) {
+    Received what{{to.data()}, {to_memory}, {to.size()}, {0}};
+    void *sending = nullptr, *receiving = nullptr;
+    int sent = 0, received = 0, size = 0, count = 0;
+    while (receiving == nullptr) need(api.Receive(receive, what, &receiving));
+    while (sending == nullptr) {
+      need(api.Send(send, from.data(), from.size(), 0, from_memory, &sending));
+    }
+    while (sent == 0) need(api.Test(sending, &sent, &size));
+    while (received == 0) need(api.Test(receiving, &received, &size));
+    need(api.Devices(&count));
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+}
+
+// A program that ends without destroying its communicators.
+[[noreturn]] void ExitWhileAThreadCalls() {
+  static std::atomic<int> rounds{0};
+  struct Late {
+    ~Late() {
+      for (const int before = rounds; rounds < before + 5;) absl::SleepFor(absl::Milliseconds(1));
+    }
+  };
+  alarm(60);                 // a hang
+  mallopt(M_PERTURB, 0xA5);  // what is freed does not go on looking as it did
+  static const Late late;    // goes after all static objects of the plugin, which is loaded now
+  static auto* const instance = new Instance;
+  static Listening listening = Listen(*instance);
+  const auto [send, receive] = Meet(*instance, listening.handle, instance, &listening);
+  if (send.comm == nullptr || receive.comm == nullptr) _exit(2);
+  std::filesystem::remove_all(instance->folder().parent_path().parent_path().parent_path());
+  std::thread([send = send.comm, receive = receive.comm] {
+    SendForEver(instance->api(), send, receive, rounds);
+  }).detach();
+  while (rounds == 0) absl::SleepFor(absl::Milliseconds(1));
+  exit(0);
+}
+
+TEST(NcclPlugin, ThreadsMayCallItUntilAProcessThatExitsIsGone) {
+  EXPECT_EXIT(ExitWhileAThreadCalls(), testing::ExitedWithCode(0), "");
 }
 
 TEST(NcclPlugin, HasEveryTunerAndProfiler) {

@@ -304,5 +304,19 @@ TEST(NcclTuner, SaysWhichFileOrDevicesItGoesBy) {
   EXPECT_THAT(communicator.reason(), HasSubstr("by this host's devices (1 NIC of "));
 }
 
+TEST(NcclTuner, AMergedDeviceIsNoNicBesideItsPorts) {
+  Instance instance(Environment{{"WEFT_TRANSPORT", "verbs"}}, WEFT_SCRIPTED_PLUGIN,
+                    /*neighbours=*/true);
+  ASSERT_EQ(instance.init(), nccl::abi::kSuccess) << instance.warning();
+  int device = -1;
+  // NCCL 2.24 to 2.26 make each that is merged with no other a device of one.
+  for (const std::vector<int>& parts : {std::vector<int>{0}, std::vector<int>{0, 1}}) {
+    ASSERT_EQ(instance.api().MakeVirtualDevice(&device, parts), nccl::abi::kSuccess);
+  }
+  const Variables variables(Environment{{"WEFT_NCCL_TUNER", "devices"}});
+  Communicator communicator(instance.library(), 6, 4, 2);
+  EXPECT_THAT(communicator.reason(), HasSubstr("by this host's devices (2 NICs of "));
+}
+
 }  // namespace
 }  // namespace weft::harness

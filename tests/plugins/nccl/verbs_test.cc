@@ -385,6 +385,70 @@ TEST(NcclVerbs, MergedDevicesAreOneDeviceWithAllPorts) {
   EXPECT_THAT(LastWarning(), HasSubstr("stands twice"));
 }
 
+TEST(NcclVerbs, DevicesAreMergedAnewWhenNcclHasLoadedThePluginAnew) {
+  Host host;
+  NetApi& api = host.api();
+  int device = -1, count = 0;
+  for (int round = 0; round < 3; ++round) {
+    SCOPED_TRACE(round);
+    if (round > 0) host.instance().BeginAnew();
+    ASSERT_EQ(api.Devices(&count), nccl::abi::kSuccess);
+    EXPECT_EQ(count, 2);
+    ASSERT_EQ(api.MakeVirtualDevice(&device, {0, 1}), nccl::abi::kSuccess) << LastWarning();
+    EXPECT_EQ(device, 2);
+    ASSERT_EQ(api.Devices(&count), nccl::abi::kSuccess);
+    EXPECT_EQ(count, 3);
+  }
+  ASSERT_NO_FATAL_FAILURE(host.Connect(device));
+  std::string warning;
+  EXPECT_EQ(host.Transfer(5, 7, &warning), nccl::abi::kSuccess) << warning;
+}
+
+TEST(NcclVerbs, MergedDevicesStayAsLongAsNcclKnowsThem) {
+  Host host;
+  NetApi& api = host.api();
+  int device = -1;
+  ASSERT_EQ(api.MakeVirtualDevice(&device, {0, 1}), nccl::abi::kSuccess) << LastWarning();
+  const auto expect_there = [&](NetApi& table) {
+    int count = 0;
+    Properties properties;
+    ASSERT_EQ(table.GetProperties(device, &properties), nccl::abi::kSuccess) << LastWarning();
+    EXPECT_EQ(properties.name, "scripted0+scripted1");
+    ASSERT_EQ(table.Devices(&count), nccl::abi::kSuccess);
+    EXPECT_EQ(count, 3);
+  };
+  {
+    SCOPED_TRACE("another communicator comes and goes");
+    void* beside = nullptr;
+    int count = 0;
+    ASSERT_EQ(api.Init(2, &beside), nccl::abi::kSuccess);
+    ASSERT_EQ(api.Devices(&count), nccl::abi::kSuccess);
+    EXPECT_EQ(count, 3);
+    api.Finalize(beside);
+    expect_there(api);
+  }
+  {
+    SCOPED_TRACE("NCCL_NET_PLUGIN_REF_COUNT=1: the library stays loaded, and is not asked again");
+    host.instance().BeginAnew();
+    expect_there(api);
+  }
+  {
+    SCOPED_TRACE("NCCL up to 2.27 never asks again");
+    CallPage page;
+    Watch watch(page, absl::Seconds(60));
+    for (int version : {9, 10}) {
+      auto table = host.instance().library().Open(version, watch);
+      void* none = nullptr;
+      int count = 0;
+      ASSERT_EQ(table->Init(3, &none), nccl::abi::kSuccess);
+      ASSERT_EQ(table->Devices(&count), nccl::abi::kSuccess);
+      EXPECT_EQ(count, 3);
+      expect_there(*table);
+      table->Finalize(none);
+    }
+  }
+}
+
 TEST(NcclVerbs, AMergedDeviceOutlivesOneOfItsPorts) {
   Host host;
   int device = -1;

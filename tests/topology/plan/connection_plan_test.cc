@@ -256,6 +256,36 @@ TEST(ConnectionPlan, WhereTwoSwitchesAreLostFlowsAreDealtOutOverTheRest) {
   }
   EXPECT_EQ(plan.Now(plan.text().flows[0].way).choices[0].to, "spine1");
   EXPECT_EQ(plan.Now(plan.text().flows[1].way).choices[0].to, "spine1");
+  EXPECT_EQ(plan.Now(plan.text().flows[0].way).ToString(), "leaf0:0/1");
+}
+
+// Another line of the plan has three members at the same switch, which mean other next hops.
+TEST(ConnectionPlan, WhereASwitchHasLeftTwoNextHopsChoicesAreThoseOfTheHashOverTheRest) {
+  ConnectionPlan plan(*ParseConnectionPlan(R"(weft-paths 1
+ranks 2
+host h0 10.1.0.1 leaf0
+host h1 10.1.1.1 leaf1
+hash leaf0 linux:seed=1000
+flow 0 1 h0:0 h1:0 0.5 leaf0:3/4>spine3
+spare leaf0 leaf1 0.1 leaf0:0/4>spine0
+spare leaf0 leaf1 0.2 leaf0:1/4>spine1
+spare leaf0 leaf1 0.3 leaf0:2/4>spine2
+spare leaf0 leaf1 0.4 leaf0:3/4>spine3
+spare leaf0 leaf2 0.1 leaf0:2/3>spine2
+)",
+                                           "plan"),
+                      "plan");
+  const IpAddress target = *IpAddress::Parse("10.1.1.1");
+  for (const char* spine : {"spine0", "spine2"}) plan.Leaves("leaf0", spine, true);
+  const PathWay now = plan.Now(plan.text().flows[0].way);
+  EXPECT_EQ(now.ToString(), "leaf0:1/2");  // spine3 of spine1 and spine3
+  EXPECT_EQ(Names(*plan.Spares({kH0, target})),
+            (std::vector<std::string>{"leaf0:0/2", "leaf0:1/2"}));
+  FiveTuple tuple{kH0, target, 0, 9999, kProtocolTcp, 0};
+  tuple.source_port = *plan.Port(now, tuple, 1, 0, 16'384, 32'767);
+  EXPECT_EQ(plan.text().hashes.at("leaf0").Select(tuple, 2), 1u);
+  plan.Leaves("leaf0", "spine1", true);
+  EXPECT_EQ(plan.Now(plan.text().flows[0].way).ToString(), "leaf0:0/1");
 }
 
 TEST(ConnectionPlan, SparesComeBestFirstAndFailedOnesLast) {

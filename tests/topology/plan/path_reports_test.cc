@@ -104,6 +104,17 @@ TEST(PathReports, TextThatIsNoneChangesNothing) {
               HasSubstr("\"melted spine0 leaf0 leaf1 3\" is no report about a path"));
 }
 
+TEST(PathReports, BehindTheHighestStampNothingIsSaidThatOthersWouldRefuse) {
+  PathReports reports, others;
+  ASSERT_TRUE(reports.Merge("dropping spine0 leaf0 leaf1 4611686018427387902\n").ok());
+  EXPECT_TRUE(reports.Report({"spine1", "leaf0", "-"}, State::kLeft));  // has the last one
+  EXPECT_FALSE(reports.Report({"spine2", "leaf0", "-"}, State::kLeft));
+  EXPECT_FALSE(reports.Passes("spine0"));
+  ASSERT_TRUE(others.Merge(reports.ToText()).ok()) << reports.ToText();
+  EXPECT_EQ(others.ToText(), reports.ToText());
+  EXPECT_TRUE(others.HasLeft("spine1", "leaf0"));
+}
+
 TEST(PathReports, WhatIsKeptAndSaidIsBounded) {
   PathReports reports;
   for (int i = 0; i < 2000; ++i) {

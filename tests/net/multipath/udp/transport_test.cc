@@ -5,13 +5,19 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <deque>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "net/multipath/udp/multipath_transport.h"
 #include "tests/net/harness.h"
 #include "tests/net/multipath/udp/sender_of.h"
+#include "tests/scratch_folder.h"
+#include "topology/plan/connection_plan.h"
 
 namespace weft::net::multipath {
 namespace {
@@ -124,6 +130,33 @@ TEST(MultipathTransportTest, EndsOfWhichOneAuthenticatesChunksTurnEachOtherAwayB
                                " one; set it alike on every rank")));
     EXPECT_EQ(b.accepted(0), nullptr);
   }
+}
+
+// Each end has the plan in a folder of its own: reports pass between them by the link alone.
+TEST(MultipathTransportTest, AsManyReportsAboutPathsAsAreKeptReachThePeer) {
+  using topology::ConnectionPlan;
+  std::array<ScratchFolder, 2> folders;
+  std::vector<std::shared_ptr<ConnectionPlan>> plans;
+  for (ScratchFolder& folder : folders) {
+    folder.Write(std::string(topology::kConnectionPlanFile),
+                 "weft-paths 1\nranks 2\nhost h0 127.0.0.1 leaf0\n");
+    plans.push_back(*ConnectionPlan::Load(folder.path()));
+  }
+  std::string reports;
+  for (size_t i = 0; i < topology::PathReports::kMost; ++i) {
+    absl::StrAppend(&reports, "good spine", i % 8, " leaf", i / 8, " - ", i + 1, "\n");
+  }
+  ASSERT_GT(reports.size(), 4096u);  // several times a multipath address
+  ASSERT_TRUE(plans[0]->Hear(reports).ok());
+  Node a(kMultipath, 0, 2, {absl::StrCat("plan=", folders[0].path())});
+  Node b(kMultipath, 1, 2, {absl::StrCat("plan=", folders[1].path())});
+  SendLink* link = a.Connect(b.address(), 1);
+  ASSERT_TRUE(DriveUntil({&a, &b}, [&] {
+    return plans[1]->Reports() == plans[0]->Reports() || !link->status().ok();
+  }));
+  EXPECT_EQ(plans[1]->Reports(), plans[0]->Reports());
+  EXPECT_TRUE(link->status().ok()) << link->status();
+  EXPECT_TRUE(b.broken.empty());
 }
 
 TEST(MultipathTransportTest, DatagramsOfStrangersAreCountedAndChangeNothing) {
