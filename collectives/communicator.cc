@@ -20,6 +20,7 @@
 #include "collectives/planner/group_place.h"
 #include "collectives/planner/planner.h"
 #include "collectives/reduce.h"
+#include "collectives/short_name.h"
 #include "collectives/verify.h"
 #include "collectives/works.h"
 
@@ -71,18 +72,11 @@ class CommunicatorImpl final : public Communicator {
         group_(std::move(group)),
         settings_(std::move(settings)),
         chunk_bytes_(static_cast<uint64_t>(endpoint_->costs().chunk_bytes)) {
-    std::vector<RankPlace> places;
-    for (Rank rank : group_->ranks) places.push_back(endpoint_->place(rank));
-    auto place = std::make_shared<const GroupPlace>(
-        places, endpoint_->planned().Within(group_->ranks, places));
-    if (place->hosts.size() > 1) place_ = std::move(place);
+    place_ = endpoint_->PlaceOf(group_->ranks);
     const auto host = [this](Rank rank) { return endpoint_->host(rank); };
     groups_at_once_ = planner::GroupsAtOnce(endpoint_->mesh(), group_->ranks, host);
-    // The endpoint has checked it.
-    const auto axes =
-        planner::ParseAxesAtOnce(endpoint_->settings().Text("collective.axes_at_once"));
-    others_at_once_ = planner::OthersAtOnce(endpoint_->mesh(), group_->ranks,
-                                            axes.value_or(topology::AxisSet()), host);
+    others_at_once_ =
+        planner::OthersAtOnce(endpoint_->mesh(), group_->ranks, endpoint_->axes_at_once(), host);
   }
   ~CommunicatorImpl() override { endpoint_->Leave(group_); }
 
@@ -405,10 +399,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> CommunicatorImpl::Shrink(
     (leaves ? out : kept).push_back(rank);
     if (!leaves) ranks.push_back(group_->ranks[static_cast<size_t>(rank)]);
   }
-  const std::string chosen = name.empty()
-                                 ? absl::StrCat(group_->name, " without ",
-                                                out.empty() ? "anyone" : absl::StrJoin(out, ","))
-                                 : std::string(name);
+  const std::string chosen =
+      name.empty() ? ShortName(absl::StrCat(group_->name, " without ",
+                                            out.empty() ? "anyone" : absl::StrJoin(out, ",")))
+                   : std::string(name);
   const absl::Status met = endpoint_->PrepareShrink(group_, chosen, kept);
   if (!met.ok()) {
     return Annotate(met, absl::StrCat("shrink communicator \"", group_->name, "\""));
@@ -433,7 +427,6 @@ absl::StatusOr<GroupSettings> GroupSettings::From(const Settings& settings) {
   GroupSettings own;
   own.timeout = settings.Duration("collective.timeout");
   WEFT_ASSIGN_OR_RETURN(own.forced, planner::Forced::Create(settings));
-  WEFT_RETURN_IF_ERROR(planner::ParseAxesAtOnce(settings.Text("collective.axes_at_once")).status());
   own.verify_schedules = settings.Bool("verify.schedules");
   own.verify_buffers = settings.Bool("verify.buffers");
   return own;

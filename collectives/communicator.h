@@ -131,17 +131,17 @@ class Communicator {
   // messages of one peer and tag need the same, as they match in the order in which they are moved.
   virtual void SetPriority(Priority priority) = 0;
 
-  // Fails every unfinished work, here and on the other ranks, with `reason`. The communicator is
-  // dead then, as after any failure: Shrink() with nobody excluded makes a new one.
+  // Fails every unfinished work, here and on the other ranks, with `reason` (OK: kCancelled). The
+  // communicator is dead then, as after any failure: Shrink() with nobody excluded makes a new one.
   virtual void Abort(absl::Status reason) = 0;
 
   // A communicator of the other ranks, in their order, named `name`; empty: this one's name and who
-  // was left out. For when ranks died, or shall leave: `excluded` need not live. Every other rank
-  // must call it with the same ranks: they meet at the job's store. Where this communicator has
-  // failed on any of them, its works have ended when this returns, and other communicators that
-  // share links between the survivors fail; where it has not, it can be used on. InvalidArgument:
-  // this rank is excluded, or one that there is not. DeadlineExceeded (store.timeout): some did not
-  // come.
+  // was left out, cut short where that is long (short_name.h). For when ranks died, or shall leave:
+  // `excluded` need not live. Every other rank must call it with the same ranks: they meet at the
+  // job's store. Where this communicator has failed on any of them, its works have ended when this
+  // returns, and other communicators that share links between the survivors fail; where it has not,
+  // it can be used on. InvalidArgument: this rank is excluded, or one that there is not.
+  // DeadlineExceeded (store.timeout): some did not come.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Shrink(absl::Span<const GroupRank> excluded,
                                                                absl::string_view name = "") = 0;
 };

@@ -363,6 +363,7 @@ void EndpointImpl::HandleNotice(Peer& peer, absl::string_view bytes) {
     return HandleAnySource(peer, kind == kOffer, group_id, sequence, value);
   }
   if (kind == kAbort) {
+    if (value == 0) return;  // nothing has failed
     const size_t end = std::min(text.find('\n'), text.size());
     const absl::Status reason =
         WithFailure(absl::Status(static_cast<absl::StatusCode>(value),
@@ -423,6 +424,7 @@ bool EndpointImpl::FlushNotices() {
 }
 
 void EndpointImpl::Abort(const std::shared_ptr<Group>& group, absl::Status reason, bool says) {
+  if (reason.ok()) reason = absl::CancelledError("aborted without a reason");
   driver_.Run([&] { FailGroup(*group, reason, now_ns_, absl::Milliseconds(100), nullptr, says); });
 }
 

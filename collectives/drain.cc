@@ -70,7 +70,7 @@ std::optional<PostedCount> EndpointImpl::PostedWith(Group& group, const Peer& pe
   const auto at = std::find(group.peers.begin(), group.peers.end(), &peer);
   if (at == group.peers.end()) return PostedCount();
   const int rank = static_cast<int>(at - group.peers.begin());
-  if (is_message) return group.any_source.posted(rank, number);
+  if (is_message) return group.posted->Of(rank, number);
   if (group.finished.Has(number)) return std::nullopt;
   for (const auto& operation : active_) {
     if (&operation->group() == &group && operation->has_sequence() &&

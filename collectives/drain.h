@@ -23,6 +23,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "collectives/tag_counts.h"
 #include "net/transport.h"
 
 namespace weft::collectives {
@@ -35,6 +36,18 @@ struct PostedCount {
   std::string ToText() const;
   // False: the text is not one.
   static bool FromText(absl::string_view text, PostedCount* out);
+};
+
+// What a communicator has posted of its messages, by peer and tag.
+class PostedMessages {
+ public:
+  void Add(bool sends, int peer, uint32_t tag) { (sends ? sends_ : receives_).Add(peer, tag); }
+  PostedCount Of(int peer, uint32_t tag) const {
+    return {sends_.Of(peer, tag), receives_.Of(peer, tag)};
+  }
+
+ private:
+  TagCounts sends_, receives_;
 };
 
 // Which calls of a communicator are finished. They are so nearly in their order.

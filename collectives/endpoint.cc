@@ -17,6 +17,8 @@
 #include "base/first_line.h"
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
+#include "collectives/planner/concurrent.h"
+#include "collectives/planner/group_place.h"
 #include "collectives/planner/own_place.h"
 #include "collectives/progress_cpus.h"
 #include "topology/host/affinity.h"
@@ -89,6 +91,8 @@ absl::Status EndpointImpl::Open() {
   for (int r = 0; r < options_.world_size; ++r) peers_[static_cast<size_t>(r)].rank = Rank(r);
   WEFT_RETURN_IF_ERROR(driver_.Open());
   WEFT_ASSIGN_OR_RETURN(group_settings_, GroupSettings::From(options_.settings));
+  WEFT_ASSIGN_OR_RETURN(
+      axes_at_once_, planner::ParseAxesAtOnce(options_.settings.Text("collective.axes_at_once")));
   RankDirectory::Own own;
   WEFT_ASSIGN_OR_RETURN(own.place, planner::OwnPlace(options_.settings));
   if (options_.rank == Rank(0)) {
@@ -114,13 +118,20 @@ absl::Status EndpointImpl::Open() {
     return host(peer.rank) == host(rank());
   });
   if (options_.world_size > 1) {
-    // Whoever spins while ranks outnumber cores keeps the one that it waits for from running.
+    // A rank that spins while ranks outnumber cores keeps the rank that it waits for from running.
     const bool may_spin = ranks_here <= JobCores();
     WEFT_ASSIGN_OR_RETURN(CpuSet cpus, CpusOfProgress(static_cast<int>(ranks_here)));
     driver_.Begin(may_spin ? options_.settings.Duration("wait.spin") : absl::ZeroDuration(),
                   options_.settings.Duration("wait.yield"), std::move(cpus));
   }
   return absl::OkStatus();
+}
+
+std::shared_ptr<const GroupPlace> EndpointImpl::PlaceOf(absl::Span<const Rank> ranks) const {
+  std::vector<RankPlace> places;
+  for (Rank rank : ranks) places.push_back(place(rank));
+  auto out = std::make_shared<const GroupPlace>(places, planned_.Within(ranks, places));
+  return out->hosts.size() > 1 ? out : nullptr;
 }
 
 // Empty: all of the process's. Where ranks fill the cores of a host, each of them has few, and its

@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/ids.h"
 #include "base/records.h"
 #include "base/settings.h"
@@ -26,6 +27,7 @@ namespace weft::collectives {
 // Parts of joining a job and what each took, in their order.
 using StartPhases = std::vector<std::pair<std::string, absl::Duration>>;
 
+struct GroupPlace;
 struct RankPlace;
 namespace planner {
 struct CostTable;
@@ -44,7 +46,8 @@ struct EndpointOptions {
   // Ranks with the same text share memory. Empty: the kernel's boot id, the user, and the network
   // and user namespaces.
   std::string host;
-  // All zero: rank 0 draws one and hands it out through the store.
+  // All zero: the first rank that comes draws one and hands it out through the store; rank 0 where
+  // the store has no CompareSet.
   net::JobSecret secret{};
   Settings settings{LibrarySettings()};
 };
@@ -65,6 +68,9 @@ class Endpoint {
   virtual int host(Rank rank) const = 0;
   // Where a rank of the job stands, as it said at start-up; the host's name is its number.
   virtual const RankPlace& place(Rank rank) const = 0;
+  // What a group of these ranks stands on, with the ring that a plan directory has for it. Null:
+  // one host.
+  virtual std::shared_ptr<const GroupPlace> PlaceOf(absl::Span<const Rank> ranks) const = 0;
   // What Create() spent its time on: "transports", "exchange".
   virtual const StartPhases& start_phases() const = 0;
   // Rank 0's: what collectives are planned by.

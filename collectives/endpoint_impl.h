@@ -63,6 +63,7 @@ class EndpointImpl final : public Endpoint,
   Records* records() const override { return recorder_.records(); }
   std::shared_ptr<std::byte> Allocate(size_t bytes) override;
   const RankPlace& place(Rank rank) const override { return directory_.place(rank); }
+  std::shared_ptr<const GroupPlace> PlaceOf(absl::Span<const Rank> ranks) const override;
   const StartPhases& start_phases() const override { return start_phases_; }
   const planner::CostTable& costs() const override { return directory_.costs(); }
 
@@ -75,8 +76,8 @@ class EndpointImpl final : public Endpoint,
   int64_t epoch() const { return epoch_; }
 
   // ---- For communicators.
-  const planner::PlannedPeers& planned() const { return planned_; }
-  absl::Status Join(const std::shared_ptr<Group>& group);  // fills group->peers
+  topology::AxisSet axes_at_once() const { return axes_at_once_; }  // collective.axes_at_once
+  absl::Status Join(const std::shared_ptr<Group>& group);           // fills group->peers
   void Start(std::shared_ptr<Operation> operation);
   absl::Status WaitFor(Operation& operation, absl::Duration timeout) {
     return driver_.WaitFor(operation, timeout);
@@ -147,6 +148,9 @@ class EndpointImpl final : public Endpoint,
   // Whether what it sent before it went may yet come.
   static bool IsParting(const Peer& peer, int64_t now_ns);
   void SayGoodbye(Group& group);
+  // Once the group has failed: returns when its works have ended, which notices that must leave
+  // before their links are closed delay for a bounded time (CloseLinksOf). Not by the driver.
+  void EndWorks(Group& group);
   void HandleGoodbye(Peer& peer, uint32_t group_id, uint32_t next);
   void PublishDepartures(int64_t now_ns);
   // Whether the group is healthy on all survivors.
@@ -173,10 +177,11 @@ class EndpointImpl final : public Endpoint,
   void OnNotice(net::Link& link, absl::string_view bytes) override;
   void OnBroken(net::Link& link, const absl::Status& status) override;
 
-  RejoinableOptions options_;     // (c)
-  GroupSettings group_settings_;  // (c)
-  Recorder recorder_;             // its calls say by whom
-  StartPhases start_phases_;      // (c)
+  RejoinableOptions options_;       // (c)
+  GroupSettings group_settings_;    // (c)
+  topology::AxisSet axes_at_once_;  // (c)
+  Recorder recorder_;               // its calls say by whom
+  StartPhases start_phases_;        // (c)
 
   // Before links: these go after them.
   std::unique_ptr<net::Transport> transports_[kTransportsMax];  // (d)

@@ -16,6 +16,7 @@ absl::Status GroupRegistry::Add(const std::shared_ptr<Group>& group) {
                          ? ""
                          : absl::StrCat(" (it hashes like \"", at->second->name, "\")")));
   }
+  std::erase(over_, group->id);
   if (auto early = failed_early_.find(group->id); early != failed_early_.end()) {
     group->status = early->second;
     failed_early_.erase(early);
@@ -33,6 +34,17 @@ absl::Status GroupRegistry::Add(const std::shared_ptr<Group>& group) {
 void GroupRegistry::Remove(const Group& group) {
   std::lock_guard<std::mutex> lock(mutex_);
   groups_.erase(group.id);
+  over_.push_back(group.id);
+  if (over_.size() > kOverMost) over_.pop_front();
+}
+
+bool GroupRegistry::IsOver(uint32_t id) const {
+  return std::find(over_.begin(), over_.end(), id) != over_.end();
+}
+
+size_t GroupRegistry::kept() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return failed_early_.size() + left_early_.size() + over_.size();
 }
 
 Group* GroupRegistry::FindLocked(uint32_t id) const {
@@ -48,14 +60,14 @@ Group* GroupRegistry::Find(uint32_t id) {
 Group* GroupRegistry::FindElseFail(uint32_t id, const absl::Status& reason) {
   std::lock_guard<std::mutex> lock(mutex_);
   Group* group = FindLocked(id);
-  if (group == nullptr) failed_early_.try_emplace(id, reason);
+  if (group == nullptr && !IsOver(id)) failed_early_.try_emplace(id, reason);
   return group;
 }
 
 Group* GroupRegistry::FindElseLeave(uint32_t id, Rank rank, uint32_t next) {
   std::lock_guard<std::mutex> lock(mutex_);
   Group* group = FindLocked(id);
-  if (group == nullptr) left_early_.insert_or_assign({id, rank}, next);
+  if (group == nullptr && !IsOver(id)) left_early_.insert_or_assign({id, rank}, next);
   return group;
 }
 

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
 #include "collectives/notice.h"
+#include "collectives/short_name.h"
 
 namespace weft::collectives {
 namespace {
@@ -45,6 +46,7 @@ absl::Status EndpointImpl::Join(const std::shared_ptr<Group>& group) {
   for (Rank rank : group->ranks) {
     group->peers.push_back(rank == options_.rank ? nullptr : &peers_[rank.index()]);
   }
+  if (options_.rejoins) group->posted = std::make_unique<PostedMessages>();
   return groups_.Add(group);
 }
 
@@ -67,7 +69,16 @@ void EndpointImpl::Leave(const std::shared_ptr<Group>& group) {
     driver_.Run([&] { unfinished = IsActive(*group); });
     if (unfinished) poll(nullptr, 0, 1);
   }
-  while (unfinished) {  // until notices have left, for a bounded time (CloseLinksOf)
+  if (unfinished) EndWorks(*group);
+  driver_.Run([&] {
+    if (options_.rejoins) left_groups_[group->id] = group;
+    groups_.Remove(*group);
+  });
+}
+
+void EndpointImpl::EndWorks(Group& group) {
+  bool unfinished = true;
+  while (unfinished) {
     driver_.Run([&] {
       now_ns_ = std::max(now_ns_, SystemClock::Nanoseconds());
       for (auto& transport : transports_) {
@@ -75,19 +86,13 @@ void EndpointImpl::Leave(const std::shared_ptr<Group>& group) {
       }
       FlushNotices();
       for (auto& operation : active_) {
-        if (&operation->group() == group.get() && !operation->verdict.ok()) {
-          CloseLinksOf(*operation);
-        }
+        if (&operation->group() == &group && !operation->verdict.ok()) CloseLinksOf(*operation);
       }
       AdvanceAll(now_ns_);
-      unfinished = IsActive(*group);
+      unfinished = IsActive(group);
     });
     if (unfinished) poll(nullptr, 0, 1);
   }
-  driver_.Run([&] {
-    if (options_.rejoins) left_groups_[group->id] = group;
-    groups_.Remove(*group);
-  });
 }
 
 void EndpointImpl::SayGoodbye(Group& group) {
@@ -198,8 +203,13 @@ void EndpointImpl::DropLinks(const std::shared_ptr<Group>& group, const std::vec
       peer->send.reset();
       peer->receive.reset();
     }
+    // Whoever had to hear of the failure comes here as well: nothing has to be waited for.
+    for (auto& operation : active_) {
+      if (&operation->group() == group.get()) operation->cut_ns = now_ns_;
+    }
     AdvanceAll(now_ns_);  // what used them fails
   });
+  EndWorks(*group);  // those that hold links to ranks that are left out
 }
 
 void EndpointImpl::Reconcile(const std::shared_ptr<Group>& group, const std::vector<int>& kept) {
@@ -221,12 +231,13 @@ absl::Status EndpointImpl::PrepareShrink(const std::shared_ptr<Group>& group,
     std::lock_guard<std::mutex> lock(group->mutex);
     healthy = group->status.ok() && group->departed.empty();
   }
-  WEFT_ASSIGN_OR_RETURN(healthy, MeetSurvivors(*group, name, kept, healthy));
+  const std::string key = ShortName(name);
+  WEFT_ASSIGN_OR_RETURN(healthy, MeetSurvivors(*group, key, kept, healthy));
   if (healthy) return absl::OkStatus();
   // Nobody makes a link to a survivor before all of them have closed their old ones, and those that
   // were on their way have arrived: no late end of one is taken for a death.
   DropLinks(group, kept);
-  WEFT_RETURN_IF_ERROR(MeetSurvivors(*group, absl::StrCat(name, "/closed"), kept, false).status());
+  WEFT_RETURN_IF_ERROR(MeetSurvivors(*group, absl::StrCat(key, "/closed"), kept, false).status());
   driver_.Run([&] {
     // As all their ends are closed, no step of a handshake waits for anything.
     for (int step = 0; step < kHandshakeSteps; ++step) {
@@ -239,7 +250,7 @@ absl::Status EndpointImpl::PrepareShrink(const std::shared_ptr<Group>& group,
       if (peer != nullptr) peer->receive.reset();
     }
   });
-  WEFT_RETURN_IF_ERROR(MeetSurvivors(*group, absl::StrCat(name, "/drained"), kept, false).status());
+  WEFT_RETURN_IF_ERROR(MeetSurvivors(*group, absl::StrCat(key, "/drained"), kept, false).status());
   Reconcile(group, kept);
   return absl::OkStatus();
 }
@@ -247,6 +258,11 @@ absl::Status EndpointImpl::PrepareShrink(const std::shared_ptr<Group>& group,
 // ---- Ranks that are replaced
 
 absl::Status EndpointImpl::Forget(const std::vector<int>& replaced) {
+  for (const int rank : replaced) {
+    if (rank >= 0 && rank < options_.world_size) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", rank, " of ", options_.world_size, " is not there to be replaced"));
+  }
   if (transports_[1] != nullptr && transports_[1]->kind() == net::TransportKind::kVerbs) {
     return absl::FailedPreconditionError(
         "over verbs small messages are sent ahead of their receive, and links keep them");

@@ -54,8 +54,10 @@ struct Group {
   absl::Duration timeout;      // collective.timeout
   AnySource any_source;        // the driver's
   RecordName record_name = 0;  // of the name, in this process's records
-  // The driver's, where links are kept (drain.h): calls that are finished, and what was posted of
-  // those that failed, by sequence number and group rank.
+  // The driver's, where links are kept (drain.h): what was posted of messages (null where links are
+  // not kept), calls that are finished, and what was posted of those that failed, by sequence
+  // number and group rank.
+  std::unique_ptr<PostedMessages> posted;
   FinishedCalls finished;
   std::map<std::pair<uint32_t, int>, PostedCount> given_up;
 

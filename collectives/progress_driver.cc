@@ -88,11 +88,12 @@ void ProgressDriver::TakeRole() {
 void ProgressDriver::LayDownRole() {
   driving_ = false;
   if (sleepers_ > 0) {  // somebody relies on being rung
-    armed_ = engine_->PrepareWait();
-    if (!armed_) {
-      engine_->FinishWait();
-      Wake();
-    }
+    // Start() and Run() ring nobody where they find the role taken. What they have added under
+    // mutex_ since the driver looked last is seen here, and from here on they take the role.
+    const bool is_quiet = inbox_.empty() && tasks_.empty();
+    armed_ = is_quiet && engine_->PrepareWait();
+    if (is_quiet && !armed_) engine_->FinishWait();
+    if (!armed_) Wake();
   }
   if (waiters_.load(std::memory_order_relaxed) > 0) {
     changed_.notify_all();

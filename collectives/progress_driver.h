@@ -77,7 +77,9 @@ class ProgressDriver {
   void TellWaiters();  // after operations were finished
 
  private:
-  // With mutex_ held unless said otherwise.
+  // With mutex_ held unless said otherwise. While nobody drives and threads sleep, either they are
+  // woken, or inbox_ and tasks_ are empty and the transports are armed to ring them: whoever sleeps
+  // or lays the role down sees to that before it gives up mutex_.
   using Lock = std::unique_lock<std::mutex>;
   void TakeRole();
   void LayDownRole();

@@ -157,6 +157,10 @@ absl::StatusOr<RankDirectory::Addresses> RankDirectory::TakeReplaced(
   }
   Addresses addresses;
   for (const auto& [rank, record] : news.members) {
+    if (rank < 0 || static_cast<size_t>(rank) >= hosts_.size()) {
+      return absl::DataLossError(absl::StrCat("the store has news of rank ", rank, " in a job of ",
+                                              hosts_.size(), " ranks"));
+    }
     if (Rank(rank) == rank_) continue;
     WEFT_ASSIGN_OR_RETURN(std::string address, AddressIn(record, Rank(rank)));
     addresses.emplace_back(Rank(rank), std::move(address));

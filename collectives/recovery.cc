@@ -46,7 +46,9 @@ struct Recovery::State {
   }
 };
 
-absl::StatusOr<Recovery::State> Recovery::ParseState(absl::string_view text) {
+// Whoever can write to the store has written it: ranks are looked at here, before they index
+// anything.
+absl::StatusOr<Recovery::State> Recovery::ParseState(absl::string_view text, int ranks) {
   State state;
   const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
   state.ready = words.size() == 5 && words[4] == kReady;
@@ -55,16 +57,17 @@ absl::StatusOr<Recovery::State> Recovery::ParseState(absl::string_view text) {
                   absl::SimpleAtoi(words[2], &state.before);
   if (is_right) {
     for (const absl::string_view word : absl::StrSplit(words[3], ',')) {
-      is_right = is_right && absl::SimpleAtoi(word, &state.replaced.emplace_back());
+      int& rank = state.replaced.emplace_back();
+      is_right = is_right && absl::SimpleAtoi(word, &rank) && rank >= 0 && rank < ranks;
     }
   }
   if (is_right) return state;
-  return absl::DataLossError(
-      absl::StrCat("key ", kEpochKey, " of the store holds '", text, "', which is no epoch"));
+  return absl::DataLossError(absl::StrCat("key ", kEpochKey, " of the store holds '", text,
+                                          "', which is no epoch of ", ranks, " ranks"));
 }
 
-JoinGuard::JoinGuard(StoreClient* store, int64_t epoch)
-    : store_(store), epoch_(epoch), thread_([this] { Watch(); }) {}
+JoinGuard::JoinGuard(StoreClient* store, int64_t epoch, int ranks)
+    : store_(store), epoch_(epoch), ranks_(ranks), thread_([this] { Watch(); }) {}
 
 JoinGuard::~JoinGuard() {
   store_->RefuseWaits(StoreWaits::kWatches, absl::CancelledError("the join is over"));
@@ -82,7 +85,7 @@ void JoinGuard::Watch() {
     if (!watched.ok()) return;  // the join is over, or its own calls see that the store is gone
     version = watched->version;
     if (!watched->value.has_value()) continue;
-    const absl::StatusOr<Recovery::State> state = Recovery::ParseState(*watched->value);
+    const absl::StatusOr<Recovery::State> state = Recovery::ParseState(*watched->value, ranks_);
     if (!state.ok()) return;
     if (state->epoch <= epoch_) continue;
     store_->RefuseWaits(StoreWaits::kOthers,
@@ -96,7 +99,7 @@ void JoinGuard::Watch() {
 std::unique_ptr<JoinGuard> Recovery::GuardJoin() const {
   auto* client = dynamic_cast<StoreClient*>(store_);
   if (!enabled_ || client == nullptr) return nullptr;
-  return std::make_unique<JoinGuard>(client, epoch_);
+  return std::make_unique<JoinGuard>(client, epoch_, ranks_);
 }
 
 Recovery::Recovery(Store* store, const JobEnvironment& environment)
@@ -135,7 +138,7 @@ absl::Status Recovery::Begin() {
   while (true) {
     State next{.epoch = 1};
     if (!text.empty()) {
-      WEFT_ASSIGN_OR_RETURN(const State now, ParseState(text));
+      WEFT_ASSIGN_OR_RETURN(const State now, ParseState(text, ranks_));
       next = {.epoch = now.epoch + 1, .base = now.base, .before = now.before};
       if (now.ready) next.before = now.epoch;
       if (!now.ready) next.replaced = now.replaced;
@@ -201,7 +204,7 @@ absl::StatusOr<int64_t> Recovery::Next(absl::Duration timeout, const LetGo& let_
     if (!watched.ok()) return Overdue(watched.status(), awaited);
     version = watched->version;
     if (!watched->value.has_value()) continue;
-    WEFT_ASSIGN_OR_RETURN(const State state, ParseState(*watched->value));
+    WEFT_ASSIGN_OR_RETURN(const State state, ParseState(*watched->value, ranks_));
     if (state.epoch <= epoch_) continue;
     awaited = state.epoch;
     if (state.ready && state.epoch == arrived_) {

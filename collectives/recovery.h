@@ -45,8 +45,8 @@ namespace weft::collectives {
 // started anew, instead of waiting until its patience is at its end. Has a thread.
 class JoinGuard {
  public:
-  // `store` outlives this object.
-  JoinGuard(StoreClient* store, int64_t epoch);
+  // `store` outlives this object. `ranks`: of the job.
+  JoinGuard(StoreClient* store, int64_t epoch, int ranks);
   ~JoinGuard();
   JoinGuard(const JoinGuard&) = delete;
   JoinGuard& operator=(const JoinGuard&) = delete;
@@ -56,6 +56,7 @@ class JoinGuard {
 
   StoreClient* const store_;
   const int64_t epoch_;
+  const int ranks_;
   std::thread thread_;
 };
 
@@ -114,7 +115,7 @@ class Recovery {
  private:
   friend class JoinGuard;
   struct State;
-  static absl::StatusOr<State> ParseState(absl::string_view text);
+  static absl::StatusOr<State> ParseState(absl::string_view text, int ranks);
   absl::Status Begin();
   bool HasAllElse(const State& state, const LetGo& let_go) const;
   absl::Status Arrive(const State& state, const LetGo& let_go);

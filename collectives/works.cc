@@ -127,8 +127,7 @@ bool MessageWork::Post(Peers& peers, uint64_t turn) {
     full_turn = turn;
     return false;
   }
-  PostedCount& count = group().any_source.posted(peer_, tag_);
-  ++(sends_ ? count.sends : count.receives);
+  if (group().posted != nullptr) group().posted->Add(sends_, peer_, tag_);
   return true;
 }
 

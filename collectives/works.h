@@ -113,7 +113,9 @@ class MessageWork final : public Operation {
   bool AtRest() override { return !posted_ || request_.done(); }
   bool Holds(int peer) override { return peer == peer_ && !AtRest(); }
   bool Needs(int peer) const override;
-  PostedCount Posted(int peer) override { return group().any_source.posted(peer, tag_); }
+  PostedCount Posted(int peer) override {
+    return group().posted == nullptr ? PostedCount() : group().posted->Of(peer, tag_);
+  }
   uint32_t tag() const override { return tag_; }
   // Whoever holds the work may free its buffer.
   void Release() override { region_ = net::Region(); }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "topology/job/mesh_text.h"
 
 namespace weft::collectives::planner {
 namespace {
@@ -72,23 +72,15 @@ int GroupsAtOnce(const topology::Mesh& mesh, absl::Span<const Rank> members,
 }
 
 absl::StatusOr<topology::AxisSet> ParseAxesAtOnce(absl::string_view text) {
-  topology::AxisSet axes;
-  if (text == "none") return axes;
-  for (absl::string_view name : absl::StrSplit(text, ',')) {
-    if (text == "all") break;
-    const absl::StatusOr<topology::Axis> axis = topology::ParseAxis(name);
-    if (!axis.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("collective.axes_at_once \"", text,
-                                                     "\" is neither none nor all nor a list of "
-                                                     "axes: ",
-                                                     axis.status().message()));
-    }
-    axes.Add(*axis);
-  }
-  for (int a = 0; a < topology::kAxisCount && text == "all"; ++a) {
-    axes.Add(static_cast<topology::Axis>(a));
-  }
-  return axes;
+  topology::AxisSet all;
+  for (int a = 0; a < topology::kAxisCount; ++a) all.Add(static_cast<topology::Axis>(a));
+  if (text == "none") return topology::AxisSet();
+  if (text == "all") return all;
+  absl::StatusOr<topology::AxisSet> axes = topology::ParseAxes(text, ",");
+  if (axes.ok()) return axes;
+  return absl::InvalidArgumentError(
+      absl::StrCat("collective.axes_at_once \"", text,
+                   "\" is neither none nor all nor a list of axes: ", axes.status().message()));
 }
 
 int OthersAtOnce(const topology::Mesh& mesh, absl::Span<const Rank> members,

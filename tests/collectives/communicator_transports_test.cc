@@ -236,6 +236,29 @@ TEST_P(TransportTest, ReceivesFromAnyRankKeepTheOrderOfEachSender) {
   });
 }
 
+// Rank 1 has yet to send what the receive that names it waits for.
+TEST_P(TransportTest, AReceiveFromAnyRankDoesNotWaitForARankThatAnotherReceiveNames) {
+  RunWorld(3, With({}), [](Communicator& world) {
+    int value = 10 * world.rank().value(), go = 0;
+    if (world.rank() == GroupRank(0)) {
+      int named = -1, any = -1;
+      WorkPtr directed = world.Receive(&named, sizeof(named), GroupRank(1), 5);
+      WorkPtr open = world.ReceiveAny(&any, sizeof(any), 5);
+      ASSERT_DONE(open);
+      EXPECT_EQ(open->source(), GroupRank(2));
+      EXPECT_EQ(any, 20);
+      ASSERT_DONE(world.Send(&go, sizeof(go), GroupRank(1), 6));
+      ASSERT_DONE(directed);
+      EXPECT_EQ(named, 10);
+    } else if (world.rank() == GroupRank(1)) {
+      ASSERT_DONE(world.Receive(&go, sizeof(go), GroupRank(0), 6));
+      ASSERT_DONE(world.Send(&value, sizeof(value), GroupRank(0), 5));
+    } else {
+      ASSERT_DONE(world.Send(&value, sizeof(value), GroupRank(0), 5));
+    }
+  });
+}
+
 TEST_P(TransportTest, AReceiveFromAnyRankMeetsASendOfLaterAndOneOfAGroupMadeLater) {
   RunRanks(3, With({}), [&](std::shared_ptr<Endpoint> endpoint) {
     auto world = *Communicator::Create(endpoint, "world", AllRanks(3));

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
@@ -214,6 +215,23 @@ TEST_P(FailureTest, AbortFailsEveryRanksWorksWithItsReason) {
   });
 }
 
+TEST_P(FailureTest, AnAbortWithoutAReasonFailsEveryRanksWorksAsWell) {
+  RunWorld(3, With(), [](Communicator& world) {
+    std::vector<float> data(100000);
+    WorkPtr work;
+    if (world.rank() == GroupRank(2)) {
+      world.Abort(absl::OkStatus());
+      work = world.Barrier();
+    } else {
+      work = world.AllReduce(data.data(), data.data(), data.size(), DataType::kFloat32,
+                             ReduceOp::kSum);
+    }
+    const absl::Status status = work->Wait(absl::Seconds(30));
+    EXPECT_TRUE(absl::IsCancelled(status)) << status;
+    EXPECT_THAT(Text(status), HasSubstr("aborted without a reason"));
+  });
+}
+
 TEST_P(FailureTest, DestroyingACommunicatorCancelsItsWorksAndFreesTheirBuffers) {
   RunRanks(2, With(), [](std::shared_ptr<Endpoint> endpoint) {
     auto world = *Communicator::Create(endpoint, "world", AllRanks(2));
@@ -326,6 +344,13 @@ TEST_P(FailureTest, ARankThatHasFinishedACollectiveMayLeaveBeforeOthersCallIt) {
 
 // ---- Shrinking
 
+// The ranks wait for each other outside of their communicators; it counts those that have come.
+void Meet(std::atomic<int>& here, int ranks) {
+  ++here;
+  const absl::Time limit = absl::Now() + absl::Seconds(60);
+  while (here < ranks && absl::Now() < limit) std::this_thread::yield();
+}
+
 // Until it fails; how often it was right before that.
 int SumsBeforeFailure(Communicator& group, size_t count, absl::Status& status) {
   for (int sums = 0;; ++sums) {
@@ -381,6 +406,81 @@ TEST_P(FailureTest, AnAbortedCommunicatorIsMadeAnew) {
     EXPECT_EQ((*anew)->name(), "anew");
     status = SumOfOnes(**anew, 100000);
     EXPECT_TRUE(status.ok()) << status;
+    ASSERT_TRUE((*anew)->Barrier()->Wait().ok());
+  });
+}
+
+// Right after the failure, as buffers of works that are done are the caller's again.
+TEST_P(FailureTest, WorksHaveEndedWhenShrinkReturns) {
+  std::atomic<int> linked = 0;
+  RunRanks(3, With({"store.timeout=30s"}), [&](std::shared_ptr<Endpoint> endpoint) {
+    auto world = *Communicator::Create(endpoint, "world", AllRanks(3));
+    EXPECT_TRUE(SumOfOnes(*world, 100000).ok());
+    Meet(linked, 3);
+    std::vector<float> data(100000, 1);
+    WorkPtr work;
+    if (world->rank() != GroupRank(1)) {
+      work = world->AllReduce(data.data(), data.data(), data.size(), DataType::kFloat32,
+                              ReduceOp::kSum);
+    }
+    world->Abort(absl::AbortedError("by the test"));
+    auto anew = world->Shrink({}, "anew");
+    EXPECT_TRUE(work == nullptr || work->done());
+    ASSERT_TRUE(anew.ok()) << anew.status();
+    EXPECT_TRUE(SumOfOnes(**anew, 1000).ok());
+    ASSERT_TRUE((*anew)->Barrier()->Wait().ok());
+  });
+}
+
+// The one that is left out lives, and holds up a work of the others.
+TEST_P(FailureTest, WorksWithARankThatIsLeftOutHaveEndedWhenShrinkReturns) {
+  std::atomic<int> linked = 0, shrunk = 0;
+  RunRanks(3, With({"store.timeout=30s"}), [&](std::shared_ptr<Endpoint> endpoint) {
+    auto world = *Communicator::Create(endpoint, "world", AllRanks(3));
+    int token = 0;
+    if (world->rank() == GroupRank(2)) {
+      for (const int other : {0, 1}) {
+        EXPECT_TRUE(world->Send(&token, sizeof(token), GroupRank(other), 2)->Wait().ok());
+      }
+      Meet(linked, 3);
+      Meet(shrunk, 3);
+      return;
+    }
+    EXPECT_TRUE(world->Receive(&token, sizeof(token), GroupRank(2), 2)->Wait().ok());
+    Meet(linked, 3);
+    std::vector<float> data(100000, 1);
+    WorkPtr receive = world->Receive(data.data(), data.size() * sizeof(float), GroupRank(2), 1);
+    world->Abort(absl::AbortedError("by the test"));
+    auto two = world->Shrink({GroupRank(2)});
+    EXPECT_TRUE(receive->done());
+    Meet(shrunk, 3);
+    ASSERT_TRUE(two.ok()) << two.status();
+    EXPECT_TRUE(SumOfOnes(**two, 1000).ok());
+    ASSERT_TRUE((*two)->Barrier()->Wait().ok());
+  });
+}
+
+// Names grow with the ranks that are left out, and keys of the store are bounded.
+TEST_P(FailureTest, GroupsOfLongNamesShrinkAndAreToldApart) {
+  std::atomic<int> paired = 0;
+  RunRanks(3, With({"store.timeout=30s"}), [&](std::shared_ptr<Endpoint> endpoint) {
+    auto world = *Communicator::Create(endpoint, std::string(3000, 'n'), AllRanks(3));
+    std::vector<std::unique_ptr<Communicator>> pairs;
+    for (const int leaver : {1, 2}) {
+      if (endpoint->rank() == Rank(leaver)) continue;
+      auto pair = world->Shrink({GroupRank(leaver)});
+      ASSERT_TRUE(pair.ok()) << pair.status();
+      EXPECT_TRUE(absl::StartsWith((*pair)->name(), "nnnn"));
+      EXPECT_LE((*pair)->name().size(), 200u);
+      EXPECT_TRUE(SumOfOnes(**pair, 1000).ok());
+      pairs.push_back(*std::move(pair));
+    }
+    Meet(paired, 3);
+    world->Abort(absl::AbortedError("by the test"));
+    auto anew = world->Shrink({}, std::string(3000, 'a'));
+    ASSERT_TRUE(anew.ok()) << anew.status();
+    EXPECT_EQ((*anew)->name(), std::string(3000, 'a'));
+    EXPECT_TRUE(SumOfOnes(**anew, 1000).ok());
     ASSERT_TRUE((*anew)->Barrier()->Wait().ok());
   });
 }

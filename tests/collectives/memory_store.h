@@ -92,6 +92,7 @@ class MemoryStore : public Store {
   absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank, int size,
                                                      absl::string_view value,
                                                      absl::Duration timeout) override {
+    if (key.size() > kKeyBytesMax) return absl::InvalidArgumentError("a key that is too long");
     std::vector<std::string> keys;
     for (int r = 0; r < size; ++r) keys.push_back(absl::StrCat(key, "/", r));
     (void)Set(keys[static_cast<size_t>(rank)], value);
@@ -99,6 +100,8 @@ class MemoryStore : public Store {
   }
 
  private:
+  static constexpr size_t kKeyBytesMax = 4096;  // store.h
+
   bool HasAll(const std::vector<std::string>& keys) const {
     for (const std::string& key : keys) {
       if (values_.count(key) == 0) return false;

@@ -194,6 +194,26 @@ TEST_F(RecoveryTest, WhoeverDoesNotComeIsNamed) {
   }
 }
 
+// Ranks in the store index arrays of every process.
+TEST_F(RecoveryTest, AnEpochOfRanksThatThereAreNotIsRefused) {
+  Member zero = Start(0, 0);
+  zero.recovery->Joined();
+  for (const char* ranks : {"-5", "4", "1,1000000"}) {
+    ASSERT_TRUE(zero.client->Set("recovery/epoch", absl::StrCat("9 0 0 ", ranks, " ready")).ok());
+    bool asked = false;
+    const absl::Status status = zero.recovery
+                                    ->Next(kPatience,
+                                           [&](const std::vector<int>&) {
+                                             asked = true;
+                                             return absl::OkStatus();
+                                           })
+                                    .status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("recovery/epoch"));
+    EXPECT_FALSE(asked);
+  }
+}
+
 TEST_F(RecoveryTest, TheSameFaultTwiceInOneStepIsGivenUp) {
   const std::string error = "exited with status 1: weft-train: the loss is nan";
   EXPECT_TRUE(Start(1, 1, "was killed by signal 11 (SIGSEGV)").recovery->GoOnFrom(7).ok());

@@ -24,9 +24,11 @@
 #include "base/status.h"
 #include "collectives/communicator.h"
 #include "collectives/recovery.h"
+#include "collectives/rendezvous/fast_init.h"
 #include "collectives/store/client/store_client.h"
 #include "collectives/store/server/store_server.h"
 #include "tests/collectives/job.h"
+#include "tests/collectives/memory_store.h"
 #include "topology/job/mesh.h"
 
 namespace weft::collectives {
@@ -376,6 +378,32 @@ TEST_P(RejoinTest, AProcessOnAnotherHostIsKnownToBeThere) {
   const std::vector<Report> reports = Job(With(), "there").Reports();
   ASSERT_EQ(reports.size(), static_cast<size_t>(kRanks));
   for (const Report& report : reports) EXPECT_EQ(report.host_of_victim, 1) << report.rank;
+}
+
+TEST(RejoinableTest, RanksThatThereAreNotAreRefused) {
+  MemoryStore store;
+  RejoinableOptions options;
+  options.rank = Rank(0);
+  options.store = &store;
+  options.rejoins = true;
+  const auto endpoint = CreateRejoinable(options);
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  Rejoinable& rejoinable = AsRejoinable(**endpoint);
+  EXPECT_TRUE(rejoinable.Forget({}).ok());
+  int64_t epoch = 0;
+  for (const int rank : {-1, 1, 99}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(rejoinable.Forget({rank}))) << rank;
+    // As the store has it of a replaced rank: an empty note, and its record.
+    MemberRecord record;
+    record.address = "=00 =00 costs place";
+    ASSERT_TRUE(store
+                    .Set(absl::StrCat("job/replaced/", ++epoch),
+                         std::string(4, '\0') + EncodeReplacement({{rank, record}}))
+                    .ok());
+    const absl::Status status = rejoinable.Rejoin({.epoch = epoch, .replaced = {rank}});
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_NE(status.message().find(absl::StrCat("rank ", rank)), absl::string_view::npos);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Transport, RejoinTest, testing::Values("shm", "tcp", "multipath", "auto"),

@@ -5,8 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "collectives/planner/forced.h"
-#include "collectives/planner/group_place.h"
-#include "collectives/planner/planned_peers.h"
 #include "collectives/reduce.h"
 
 namespace weft::bw {
@@ -41,17 +39,9 @@ CollectiveSpec SpecFor(const Case& what, const Endpoint& endpoint) {
   spec.rounds_once = info.reduces() && collectives::ReduceAllFor(what.type, what.op) != nullptr;
   spec.in_place = what.in_place;
   spec.chunk = static_cast<uint64_t>(endpoint.costs().chunk_bytes) / collectives::SizeOf(what.type);
-  std::vector<collectives::RankPlace> places;
   std::vector<Rank> ranks;
-  for (int r = 0; r < spec.size; ++r) {
-    ranks.emplace_back(r);
-    places.push_back(endpoint.place(Rank(r)));
-  }
-  // The endpoint has read the same plan directory.
-  const auto planned = planner::PlannedPeers::Load(endpoint.settings());
-  auto place = std::make_shared<const collectives::GroupPlace>(
-      places, planned.value_or(planner::PlannedPeers()).Within(ranks, places));
-  if (place->hosts.size() > 1) spec.place = std::move(place);
+  for (int r = 0; r < spec.size; ++r) ranks.emplace_back(r);
+  spec.place = endpoint.PlaceOf(ranks);
   return spec;
 }
 

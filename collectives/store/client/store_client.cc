@@ -13,7 +13,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -43,23 +42,25 @@ bool Hopeless(const absl::Status& status) {
          absl::IsInvalidArgument(status);
 }
 
-// Dials until it succeeds, the deadline, or an error that will stay.
+// Dials until it succeeds, patience ends, or an error that will stay.
 absl::StatusOr<StoreConnection> DialUntil(StoreAddresses& addresses, const net::JobSecret& secret,
-                                          const std::string& parameters, absl::Time deadline,
-                                          absl::Duration silence) {
+                                          const std::string& parameters,
+                                          const StorePatience& patience, absl::Duration silence) {
   SystemClock clock;
   absl::Duration pause = kRetryFirst;
   while (true) {
     absl::StatusOr<StoreConnection> connection = absl::UnknownError("");
-    if (auto known = addresses.Await(deadline); known.ok()) {
-      connection = DialStore(*known, secret, parameters, deadline, silence);
+    if (auto known = addresses.Await(patience.deadline); known.ok()) {
+      connection = DialStore(*known, secret, parameters, patience, silence);
       if (!connection.ok()) addresses.Refresh();
     } else {
       connection = known.status();
     }
     if (connection.ok() || Hopeless(connection.status())) return connection;
-    if (clock.Now() + pause >= deadline) return connection.status();
-    std::this_thread::sleep_for(absl::ToChronoNanoseconds(pause));
+    const absl::Time next = std::min(clock.Now() + pause, patience.deadline);
+    absl::Status paused = AwaitReady(-1, 0, {next, patience.interrupt});
+    if (absl::IsCancelled(paused)) return paused;
+    if (clock.Now() >= patience.deadline) return connection;
     pause = std::min(pause * 2, kRetryLast);
   }
 }
@@ -336,6 +337,11 @@ class Client final : public StoreClient {
     (void)!write(wake_.get(), &one, sizeof(one));
   }
 
+  void TakeWake() {
+    uint64_t count = 0;
+    (void)!read(wake_.get(), &count, sizeof(count));
+  }
+
   // Writes what the socket takes. False: the connection is lost.
   bool Flush() {
     while (core_.HasOutput()) {
@@ -355,7 +361,7 @@ class Client final : public StoreClient {
   void ReadForAll(std::unique_lock<std::mutex>& lock, Pending& own, absl::Time deadline) {
     while (!own.outcome.has_value() && clock_.Now() < deadline) {
       absl::Status status = Turn(lock, deadline);
-      if (!status.ok()) Reconnect(lock, status);
+      if (!status.ok()) Reconnect(lock, status, deadline);
     }
   }
 
@@ -374,10 +380,7 @@ class Client final : public StoreClient {
       got = Read(waits[0].fd);
       error = errno;
     }
-    if (ready > 0 && waits[1].revents != 0) {
-      uint64_t count = 0;
-      (void)!read(wake_.get(), &count, sizeof(count));
-    }
+    if (ready > 0 && waits[1].revents != 0) TakeWake();
     lock.lock();
     for (FileDescriptor& file : std::exchange(files_, {})) core_.ReceiveFile(std::move(file));
     if (got == 0) return absl::UnavailableError("the server closed the connection");
@@ -408,19 +411,33 @@ class Client final : public StoreClient {
     }
   }
 
-  // `cause` broke the connection. Dials without the lock: others may queue their calls meanwhile.
-  void Reconnect(std::unique_lock<std::mutex>& lock, const absl::Status& cause) {
-    socket_.Reset();
-    files_.clear();
-    core_.Lost();
+  // There is no connection; `cause` broke it where it has just been lost. Dials, without the lock:
+  // others may queue their calls meanwhile. Ends by `deadline`, or when it is woken; whoever reads
+  // for all then dials on, until all of them together have dialled for options_.reconnect.
+  void Reconnect(std::unique_lock<std::mutex>& lock, const absl::Status& cause,
+                 absl::Time deadline) {
+    if (socket_) {
+      socket_.Reset();
+      files_.clear();
+      core_.Lost();
+      lost_ = cause;
+      patience_ = options_.reconnect;
+    }
+    const absl::Time begin = clock_.Now();
     lock.unlock();
-    auto connection = DialUntil(addresses_, options_.secret, parameters_,
-                                clock_.Now() + options_.reconnect, options_.silence);
+    auto connection =
+        DialUntil(addresses_, options_.secret, parameters_,
+                  {std::min(deadline, begin + patience_), wake_.get()}, options_.silence);
+    TakeWake();
     lock.lock();
+    patience_ -= clock_.Now() - begin;
+    const bool goes_on =
+        !connection.ok() && !Hopeless(connection.status()) && patience_ > absl::ZeroDuration();
+    if (goes_on) return;
     if (!connection.ok() || connection->server_id != core_.server_id()) {
       core_.GiveUp(absl::UnavailableError(absl::StrCat(
           "the store at ", options_.address, " is gone; it was served by ", server_, " (",
-          cause.message(), "; ",
+          lost_.message(), "; ",
           connection.ok() ? absl::StrCat("now ", connection->server, " serves an empty one there")
                           : std::string(connection.status().message()),
           ")")));
@@ -445,6 +462,8 @@ class Client final : public StoreClient {
   std::array<absl::Status, 2> refused_;  // by StoreWaits: why; OK: not
   bool reading_ = false;                 // a thread reads for all; it alone uses what follows
   StoreAddresses addresses_;
+  absl::Status lost_;        // what broke the connection last
+  absl::Duration patience_;  // since then: how long it may still be dialled for
   std::vector<FileDescriptor> files_;
   std::vector<char> buffer_ = std::vector<char>(kReadBytes);
 };

@@ -2,12 +2,12 @@
 // that one thread's wait holds up no other thread's call.
 //
 // It has no thread of its own: one of the threads that wait for replies reads for all, and hands
-// that duty on when its own reply has come. A lost connection is made again, and requests without a
-// reply are sent again; the server executes each once. When that does not succeed within
-// `reconnect`, the store is gone: all calls, waiting and future, return kUnavailable with the
-// store's address and the process that served it. Thread-safe. After fork(), only the parent may
-// use it: in the child, calls fail with kFailedPrecondition, and the destructor leaves the session
-// as it is.
+// that duty on when its own reply has come or its time is up. A lost connection is made again, and
+// requests without a reply are sent again; the server executes each once. When that does not
+// succeed in `reconnect`, not counting the time in which no call waits, the store is gone: all
+// calls, waiting and future, return kUnavailable with the store's address and the process that
+// served it. Thread-safe. After fork(), only the parent may use it: in the child, calls fail with
+// kFailedPrecondition, and the destructor leaves the session as it is.
 #ifndef WEFT_COLLECTIVES_STORE_CLIENT_STORE_CLIENT_H_
 #define WEFT_COLLECTIVES_STORE_CLIENT_STORE_CLIENT_H_
 

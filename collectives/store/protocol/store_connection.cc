@@ -30,15 +30,15 @@ void SetOption(int fd, int level, int name, int value) {
   setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-absl::StatusOr<FileDescriptor> ConnectTo(const SocketAddress& address, absl::Time deadline,
-                                         absl::Duration silence) {
+absl::StatusOr<FileDescriptor> ConnectTo(const SocketAddress& address,
+                                         const StorePatience& patience, absl::Duration silence) {
   FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return ErrnoStatus(errno, "make a socket");
   if (!address.is_unix()) SetStoreSocketOptions(socket.get(), silence);
   std::string doing = absl::StrCat("connect to the store at ", address.ToString());
   if (connect(socket.get(), address.get(), address.size()) != 0) {
     if (errno != EINPROGRESS) return ErrnoStatus(errno, doing);
-    if (absl::Status ready = AwaitReady(socket.get(), POLLOUT, deadline); !ready.ok()) {
+    if (absl::Status ready = AwaitReady(socket.get(), POLLOUT, patience); !ready.ok()) {
       return Annotate(ready, doing);
     }
     int error = 0;
@@ -51,13 +51,13 @@ absl::StatusOr<FileDescriptor> ConnectTo(const SocketAddress& address, absl::Tim
   return socket;
 }
 
-absl::Status SendAll(int fd, absl::string_view bytes, absl::Time deadline) {
+absl::Status SendAll(int fd, absl::string_view bytes, const StorePatience& patience) {
   while (!bytes.empty()) {
     ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent > 0) {
       bytes.remove_prefix(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
-      WEFT_RETURN_IF_ERROR(AwaitReady(fd, POLLOUT, deadline));
+      WEFT_RETURN_IF_ERROR(AwaitReady(fd, POLLOUT, patience));
     } else if (errno != EINTR) {
       return ErrnoStatus(errno, "send");
     }
@@ -67,7 +67,7 @@ absl::Status SendAll(int fd, absl::string_view bytes, absl::Time deadline) {
 
 // The server speaks first, and sends nothing after its verdict until it is asked: what is read here
 // is all of the handshake.
-absl::Status ShakeHands(int fd, net::ConnectorHandshake& handshake, absl::Time deadline) {
+absl::Status ShakeHands(int fd, net::ConnectorHandshake& handshake, const StorePatience& patience) {
   std::array<char, net::kHandshakeBytesMax> buffer;
   while (handshake.state() == net::HandshakeState::kRunning) {
     ssize_t got = recv(fd, buffer.data(), buffer.size(), 0);
@@ -76,25 +76,25 @@ absl::Status ShakeHands(int fd, net::ConnectorHandshake& handshake, absl::Time d
     }
     if (got < 0) {
       if (errno != EAGAIN && errno != EINTR) return ErrnoStatus(errno, "receive the handshake");
-      WEFT_RETURN_IF_ERROR(AwaitReady(fd, POLLIN, deadline));
+      WEFT_RETURN_IF_ERROR(AwaitReady(fd, POLLIN, patience));
       continue;
     }
     handshake.Feed({buffer.data(), static_cast<size_t>(got)});
-    WEFT_RETURN_IF_ERROR(SendAll(fd, handshake.TakeOutput(), deadline));
+    WEFT_RETURN_IF_ERROR(SendAll(fd, handshake.TakeOutput(), patience));
   }
   return handshake.status();
 }
 
 // On a Unix socket a hello frame takes the handshake's place.
 absl::StatusOr<StoreConnection> GreetLocal(FileDescriptor socket, const std::string& parameters,
-                                           absl::Time deadline) {
+                                           const StorePatience& patience) {
   if (!PeerIsOurs(socket.get())) {
     return absl::PermissionDeniedError("another user's process serves it");
   }
   StoreRequest request;
   request.op = StoreOp::kHello;
   request.keys = {parameters};
-  WEFT_RETURN_IF_ERROR(SendAll(socket.get(), EncodeRequest(request), deadline));
+  WEFT_RETURN_IF_ERROR(SendAll(socket.get(), EncodeRequest(request), patience));
   StoreFrameReader reader(net::kHandshakeBytesMax);
   std::array<char, net::kHandshakeBytesMax> buffer;
   while (true) {
@@ -102,7 +102,7 @@ absl::StatusOr<StoreConnection> GreetLocal(FileDescriptor socket, const std::str
     if (got == 0) return absl::UnavailableError("the connection was closed during the greeting");
     if (got < 0) {
       if (errno != EAGAIN && errno != EINTR) return ErrnoStatus(errno, "receive the greeting");
-      WEFT_RETURN_IF_ERROR(AwaitReady(socket.get(), POLLIN, deadline));
+      WEFT_RETURN_IF_ERROR(AwaitReady(socket.get(), POLLIN, patience));
       continue;
     }
     size_t used = 0;
@@ -165,36 +165,39 @@ ssize_t ReceiveWithFiles(int fd, char* buffer, size_t size,
   return got;
 }
 
-absl::Status AwaitReady(int fd, short events, absl::Time deadline) {
+absl::Status AwaitReady(int fd, short events, const StorePatience& patience) {
   SystemClock clock;
   while (true) {
-    absl::Duration left = deadline - clock.Now();
+    absl::Duration left = patience.deadline - clock.Now();
     if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("no answer in time");
     left = std::min(left, absl::Hours(1)) + absl::Microseconds(999);
-    pollfd waits{fd, events, 0};
-    int ready = poll(&waits, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
-    if (ready > 0) return absl::OkStatus();
+    std::array<pollfd, 2> waits = {pollfd{fd, events, 0}, pollfd{patience.interrupt, POLLIN, 0}};
+    int ready = poll(waits.data(), waits.size(), static_cast<int>(absl::ToInt64Milliseconds(left)));
+    if (ready > 0 && waits[0].revents != 0) return absl::OkStatus();
+    if (ready > 0) return absl::CancelledError("interrupted");
     if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
   }
 }
 
 absl::StatusOr<StoreConnection> DialStore(const std::vector<SocketAddress>& addresses,
                                           const net::JobSecret& secret,
-                                          const std::string& parameters, absl::Time deadline,
-                                          absl::Duration silence) {
+                                          const std::string& parameters,
+                                          const StorePatience& patience, absl::Duration silence) {
   absl::Status status = absl::NotFoundError("the store has no address");
   for (size_t i = 0; i < addresses.size(); ++i) {
     const SocketAddress& address = addresses[i];
     // A silent address must not take the time of those after it.
     absl::Time now = SystemClock().Now();
     auto left = static_cast<int64_t>(addresses.size() - i);
-    auto socket = ConnectTo(address, std::min(deadline, now + (deadline - now) / left), silence);
+    const absl::Time turn = now + (patience.deadline - now) / left;
+    auto socket =
+        ConnectTo(address, {std::min(patience.deadline, turn), patience.interrupt}, silence);
     if (!socket.ok()) {
       status = socket.status();
       continue;
     }
     if (address.is_unix()) {
-      auto greeted = GreetLocal(*std::move(socket), parameters, deadline);
+      auto greeted = GreetLocal(*std::move(socket), parameters, patience);
       if (greeted.ok()) return greeted;
       status = Annotate(greeted.status(), absl::StrCat("greet the store at ", address.ToString()));
       continue;
@@ -203,7 +206,7 @@ absl::StatusOr<StoreConnection> DialStore(const std::vector<SocketAddress>& addr
     identity.secret = secret;
     identity.purpose = net::HandshakePurpose::kStore;
     net::ConnectorHandshake handshake(identity, Rank(), parameters, net::NewNonce());
-    status = ShakeHands(socket->get(), handshake, deadline);
+    status = ShakeHands(socket->get(), handshake, patience);
     if (status.ok() && handshake.parameters().size() < kStoreIdBytes) {
       status = absl::InvalidArgumentError("the server did not give its number");
     }

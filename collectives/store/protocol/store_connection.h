@@ -27,12 +27,21 @@ struct StoreConnection {
   bool local = false;     // a Unix socket: replies may come with descriptors
 };
 
-// `parameters`: an encoded StoreHello. One attempt at every address, until `deadline` (of
-// SystemClock). kPermissionDenied and kFailedPrecondition will not get better by trying again;
-// other codes may.
+// How long to wait: until `deadline` (of SystemClock), kDeadlineExceeded, or until the descriptor
+// `interrupt` is readable, kCancelled; -1: nothing interrupts.
+struct StorePatience {
+  StorePatience(absl::Time end, int wake = -1)  // NOLINT: a deadline is one
+      : deadline(end), interrupt(wake) {}
+  absl::Time deadline;
+  int interrupt;
+};
+
+// `parameters`: an encoded StoreHello. One attempt at every address. kPermissionDenied and
+// kFailedPrecondition will not get better by trying again; other codes may.
 absl::StatusOr<StoreConnection> DialStore(const std::vector<SocketAddress>& addresses,
                                           const net::JobSecret& secret,
-                                          const std::string& parameters, absl::Time deadline,
+                                          const std::string& parameters,
+                                          const StorePatience& patience,
                                           absl::Duration silence = kStoreSilence);
 
 // A TCP socket of a store's client or server: no delay, and it notices within `silence` (seconds,
@@ -47,8 +56,8 @@ bool PeerIsOurs(int fd);
 ssize_t ReceiveWithFiles(int fd, char* buffer, size_t size,
                          const std::function<void(FileDescriptor)>& file);
 
-// poll() until `deadline`; kDeadlineExceeded.
-absl::Status AwaitReady(int fd, short events, absl::Time deadline);
+// poll(); with fd -1 it only waits.
+absl::Status AwaitReady(int fd, short events, const StorePatience& patience);
 
 }  // namespace weft::collectives
 

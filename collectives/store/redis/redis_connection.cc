@@ -1,5 +1,6 @@
 #include "collectives/store/redis/redis_connection.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -86,10 +87,12 @@ absl::StatusOr<Context> Connections::Borrow() {
   {
     std::lock_guard lock(mutex_);
     if (owner_ != getpid()) idle_.clear();  // our parent's
-    if (!idle_.empty()) {
+    while (!idle_.empty()) {
       Context context = std::move(idle_.back());
       idle_.pop_back();
-      return context;
+      // Redis, or what stands before it, may have closed it meanwhile. Nothing else is due on it.
+      pollfd end{context->fd, POLLIN, 0};
+      if (poll(&end, 1, 0) == 0) return context;
     }
   }
   return Dial(options_.call_timeout);

@@ -27,6 +27,14 @@ using redis::Words;
 constexpr int kGroupKeptSeconds = 600;  // a group's values, once it is complete
 constexpr size_t kNamed = 8;
 
+// Whether all values that were asked for are there.
+bool IsWhole(const redisReply& reply) {
+  for (size_t i = 0; i < reply.elements; ++i) {
+    if (reply.element[i]->type != REDIS_REPLY_STRING) return false;
+  }
+  return true;
+}
+
 class Redis final : public Store {
  public:
   explicit Redis(RedisStoreOptions options) : connections_(std::move(options)) {
@@ -114,11 +122,7 @@ class Redis final : public Store {
       Words words = {"HMGET", keys_[0]};
       words.insert(words.end(), keys.begin(), keys.end());
       WEFT_ASSIGN_OR_RETURN(Reply reply, connections_.Call(words));
-      bool whole = true;  // unless one was deleted in between
-      for (size_t i = 0; i < reply->elements; ++i) {
-        whole = whole && reply->element[i]->type == REDIS_REPLY_STRING;
-      }
-      if (whole) return ListOf(*reply);
+      if (IsWhole(*reply)) return ListOf(*reply);  // unless one was deleted in between
     }
   }
 
@@ -270,6 +274,11 @@ class Redis final : public Store {
     Words words = {"HMGET", group};
     for (int i = 0; i < size; ++i) words.push_back(absl::StrCat("r", i));
     WEFT_ASSIGN_OR_RETURN(Reply reply, connections_.Call(words));
+    if (!IsWhole(*reply)) {
+      return absl::DataLossError(absl::StrCat(what, ": rank ", rank, " comes for the values when ",
+                                              kGroupKeptSeconds,
+                                              " s have passed, and they are gone"));
+    }
     return ListOf(*reply);
   }
 

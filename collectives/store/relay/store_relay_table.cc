@@ -190,7 +190,9 @@ void StoreRelayTable::AnswerGroup(const Asked& asked, const StoreReply& reply) {
 }
 
 void StoreRelayTable::Sink(uint64_t id, size_t total, size_t offset, absl::string_view bytes) {
+  if (asked_.count(id) == 0) return;  // forgotten meanwhile
   File& file = files_[id];
+  if (offset == 0) file = File();  // anew, after a connection that broke within it
   if (file.file == nullptr) {
     file.bytes = total;
     file.file = std::make_shared<FileDescriptor>(
@@ -233,9 +235,10 @@ StoreReply StoreRelayTable::ReplyOf(uint64_t id, StoreResult& result) {
   }
   reply.number = result.number;
   reply.values = result.count;
-  if (auto found = files_.find(id); found != files_.end()) {
-    File file = std::move(found->second);
-    files_.erase(found);
+  // A file without a streamed result is the beginning of an answer whose connection broke.
+  auto begun = files_.extract(id);
+  if (!begun.empty() && result.streamed) {
+    File file = std::move(begun.mapped());
     reply.status = file.status;
     if (!*file.file) {
       reply.body = std::make_shared<const std::string>(std::move(file.text));
@@ -260,6 +263,7 @@ void StoreRelayTable::Forget(StoreTicket ticket) {
   if (found == forwarded_.end()) return;
   up_->Forget(found->second);
   asked_.erase(found->second);
+  files_.erase(found->second);
   forwarded_.erase(found);
 }
 

@@ -1,4 +1,5 @@
 // StoreCore's journal: reading one back, and writing a snapshot of the state.
+#include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,9 @@
 
 namespace weft::collectives {
 namespace {
+
+// The session in whose name a snapshot has ranks arrive that wait for nothing; no client's.
+constexpr uint64_t kNobodysSession = std::numeric_limits<uint64_t>::max();
 
 absl::StatusOr<StoreFrame> WholeFrame(absl::string_view bytes, size_t payload_bytes_max) {
   StoreFrameReader reader(payload_bytes_max);
@@ -23,6 +27,23 @@ StoreRecord Make(StoreRecord::Kind kind, uint64_t number, uint64_t other, std::s
   record.other = other;
   record.text = std::move(text);
   return record;
+}
+
+// A client comes, has each of them arrive, and leaves, so that nobody waits for the answers.
+void AppendArrived(std::string& out, const std::string& job, const StoreTable& table) {
+  using Kind = StoreRecord::Kind;
+  uint64_t last = 0;
+  table.ForEachArrived([&](StoreRequest request) {
+    if (last == 0) {
+      StoreHello hello;
+      hello.id = NewStoreId();
+      hello.job = job;
+      AppendRecord(out, Make(Kind::kSession, kNobodysSession, 0, EncodeHello(hello)));
+    }
+    request.id = request.acknowledged = ++last;
+    AppendRecord(out, Make(Kind::kRequest, kNobodysSession, 0, EncodeRequest(request)));
+  });
+  if (last > 0) AppendRecord(out, Make(Kind::kEnd, kNobodysSession, 0, ""));
 }
 
 }  // namespace
@@ -100,6 +121,10 @@ size_t StoreCore::SnapshotBytes() const {
     job.table->ForEach([&](const StoreTable::Entry& entry) {
       bytes += 64 + entry.key.size() + entry.value.size();
     });
+    job.table->ForEachArrived([&](const StoreRequest& request) {
+      bytes += 128 + request.keys[0].size();
+      for (const std::string& value : request.values) bytes += value.size();
+    });
   }
   for (const auto& [number, session] : sessions_) {
     bytes += 256;
@@ -131,6 +156,7 @@ std::string StoreCore::Snapshot() const {
       record.key = key;
       AppendRecord(out, record);
     });
+    AppendArrived(out, name, *job.table);
   }
   // Sessions in the order in which they came: a later generation fences an earlier one.
   std::map<uint64_t, const StoreSession*> ordered;

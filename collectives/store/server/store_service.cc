@@ -241,8 +241,13 @@ void StoreService::PeerReady(Peer& peer, uint32_t events) {
   touched_ = true;
   if ((events & EPOLLOUT) != 0) MarkDirty(peer);
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
-  // An error or a hang-up is reported whether we want input or not.
-  if (!core_.connections().WantsInput(peer.id)) return Drop(peer.id);
+  if (!core_.connections().WantsInput(peer.id)) {
+    // An error or a hang-up is reported whether we want input or not. Input is as well, where
+    // another connection's request has made an answer that paused this one in the same round: it
+    // stays in the socket until the answer is read.
+    if ((events & (EPOLLHUP | EPOLLERR)) != 0) Drop(peer.id);
+    return;
+  }
   auto* const buffer = reinterpret_cast<char*>(poller().read_buffer());
   ++reads_;
   ssize_t got = recv(peer.socket.get(), buffer, Poller::kReadBufferBytes, 0);

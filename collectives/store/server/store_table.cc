@@ -411,6 +411,25 @@ void StoreTable::ForEachServed(const std::function<void(const std::string&)>& vi
   for (const auto& key : groups_done_) visit(key);
 }
 
+void StoreTable::ForEachArrived(const std::function<void(StoreRequest)>& visit) const {
+  for (const auto& [key, group] : groups_) {
+    for (int32_t rank = 0; rank < group.size; ++rank) {
+      const auto index = static_cast<size_t>(rank);
+      const StoreTicket ticket = group.arrived[index];
+      if (ticket.request == 0 || waiters_.count(ticket) != 0) continue;
+      StoreRequest request;
+      request.op = group.op;
+      request.number = std::max(group.root, 0);
+      request.rank = rank;
+      request.size = group.size;
+      request.keys = {key};
+      if (group.op != StoreOp::kBarrier) request.values.push_back(group.values[index]);
+      if (group.op == StoreOp::kExchange) request.values.push_back(RankSet().Encode());
+      visit(std::move(request));
+    }
+  }
+}
+
 void StoreTable::Restore(const std::string& key, absl::string_view value, int64_t version) {
   Put(key, value);
   values_.at(key).version = version;

@@ -57,6 +57,9 @@ class StoreTable final : public StoreBackend {
   };
   void ForEach(const std::function<void(const Entry&)>& visit) const;
   void ForEachServed(const std::function<void(const std::string& key)>& visit) const;
+  // Ranks that have arrived at a group and wait for nothing: those of a gather but its root, and
+  // any whose client is gone. A request that brings one rank there.
+  void ForEachArrived(const std::function<void(StoreRequest request)>& visit) const;
   void Restore(const std::string& key, absl::string_view value, int64_t version);
   void RestoreServed(const std::string& key);
 

@@ -11,9 +11,13 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "collectives/store/client/store_client.h"
+#include "collectives/store/redis/redis_connection.h"
 #include "collectives/store/redis/redis_store.h"
 #include "collectives/store/relay/store_relay.h"
 #include "collectives/store/server/store_server.h"
@@ -91,10 +95,13 @@ class RedisStores final : public ConformingStores {
     std::filesystem::remove_all(folder_, error);
   }
 
-  absl::StatusOr<std::unique_ptr<Store>> Connect(int) override {
+  RedisStoreOptions Options() const {
     RedisStoreOptions options;
     options.address = absl::StrCat("127.0.0.1:", port_);
-    return ConnectRedisStore(options);
+    return options;
+  }
+  absl::StatusOr<std::unique_ptr<Store>> Connect(int) override {
+    return ConnectRedisStore(Options());
   }
 
  private:
@@ -112,6 +119,57 @@ std::unique_ptr<ConformingStores> StartRedis(std::string* reason) {
   *reason = "redis-server is not installed";
   if (RedisStores::Program().empty()) return nullptr;
   return std::make_unique<RedisStores>();
+}
+
+// ---- What a Redis does that no other store does
+
+class RedisStoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (RedisStores::Program().empty()) GTEST_SKIP() << "redis-server is not installed";
+    server_ = std::make_unique<RedisStores>();
+    store_ = server_->Connect(0).value();
+    by_hand_ = std::make_unique<redis::Connections>(server_->Options());
+    ASSERT_TRUE(by_hand_->Begin().ok());
+  }
+  int64_t Command(const redis::Words& words) {
+    const auto reply = by_hand_->Call(words);
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return reply.ok() ? (*reply)->integer : -1;
+  }
+
+  std::unique_ptr<RedisStores> server_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<redis::Connections> by_hand_;
+};
+
+// By its setting `timeout`, or by what stands between.
+TEST_F(RedisStoreTest, AConnectionThatWasClosedWhileIdleFailsNoCall) {
+  ASSERT_TRUE(store_->Set("key", "value").ok());
+  EXPECT_GT(Command({"CLIENT", "KILL", "TYPE", "normal"}), 0);
+  const auto is_there = store_->Check({"key"});
+  ASSERT_TRUE(is_there.ok()) << is_there.status();
+  EXPECT_TRUE(*is_there);
+}
+
+// A rank that was stopped comes when Redis has forgotten the values.
+TEST_F(RedisStoreTest, ValuesThatAreGoneAreNoEmptyValues) {
+  absl::StatusOr<std::vector<std::string>> all = absl::UnknownError("never");
+  std::thread rank([&] { all = store_->AllGather("key", 0, 2, "value", kPatience); });
+  const std::string group = "weft:{job}:group:key";
+  const absl::Time end = SystemClock().Now() + kPatience;
+  while (Command({"HEXISTS", group, "r0"}) == 0 && SystemClock().Now() < end) {
+    std::this_thread::yield();
+  }
+  // The other rank completes it, and its time passes.
+  EXPECT_EQ(
+      Command({"EVAL",
+               "redis.call('SADD', KEYS[1], ARGV[1]) redis.call('DEL', KEYS[2]) "
+               "return redis.call('PUBLISH', KEYS[3], '1')",
+               "3", "weft:{job}:served", group, absl::StrCat("weft:{job}:channel:", group), "key"}),
+      1);
+  rank.join();
+  EXPECT_TRUE(absl::IsDataLoss(all.status())) << all.status();
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, StoreConformanceTest,

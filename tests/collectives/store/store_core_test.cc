@@ -11,6 +11,7 @@
 namespace weft::collectives {
 namespace {
 
+using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::SizeIs;
 
@@ -117,6 +118,56 @@ TEST_F(StoreCoreTest, AnExchangeAnswersEachClientWithItsOwnPart) {
   EXPECT_EQ(others[1].values[0], RankSet::Below(16).Encode());
   EXPECT_EQ(others[1].values[16], "15");
   EXPECT_EQ(core_->keys(), 16);
+}
+
+// A gather's ranks are answered when they come, and a rank whose client is gone has come: neither
+// comes again, however often the server is started.
+TEST_F(StoreCoreTest, ASnapshotHoldsRanksThatHaveArrivedAndWaitForNothing) {
+  StoreCoreOptions options = Options();
+  options.journal = true;
+  core_ = std::make_unique<StoreCore>(options);
+  const auto arrive = [&](StoreConnections::Id id, uint64_t request, StoreOp op, int32_t rank,
+                          int32_t size) {
+    StoreRequest arrival = Make(op, request, {ToString(op)});
+    if (op != StoreOp::kBarrier) arrival.values = {absl::StrCat("value ", rank)};
+    if (op == StoreOp::kExchange) arrival.values.push_back(RankSet({1}).Encode());
+    arrival.rank = rank;
+    arrival.size = size;
+    Ask(id, arrival);
+  };
+  const std::vector<StoreOp> met = {StoreOp::kBarrier, StoreOp::kAllGather, StoreOp::kExchange};
+  Connect(9, "gone");
+  for (size_t i = 0; i < met.size(); ++i) arrive(9, i + 1, met[i], 1, 2);
+  EXPECT_THAT(Read(9), IsEmpty());
+  core_->connections().Close(9, now_);
+  now_ += absl::Minutes(1);
+  core_->Advance(now_);
+  ASSERT_EQ(core_->sessions(), 0);
+  for (int32_t rank = 1; rank < 4; ++rank) {
+    const auto id = static_cast<StoreConnections::Id>(rank);
+    Connect(id, absl::StrCat("rank ", rank));
+    arrive(id, 1, StoreOp::kGather, rank, 4);
+    EXPECT_TRUE(Read(id)[1].status.ok());
+  }
+  for (int start = 0; start < 2; ++start) {
+    const std::string snapshot = core_->Snapshot();
+    core_ = std::make_unique<StoreCore>(options);
+    const auto read = ReadRecords(
+        snapshot, [&](const StoreRecord& record) { return core_->Replay(record, now_); });
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, snapshot.size());
+    EXPECT_EQ(core_->sessions(), 3);
+    EXPECT_EQ(core_->waiting(), 0);
+  }
+  Connect(1, "rank 0");
+  arrive(1, 1, StoreOp::kGather, 0, 4);
+  for (size_t i = 0; i < met.size(); ++i) arrive(1, i + 2, met[i], 0, 2);
+  Replies replies = Read(1);
+  EXPECT_THAT(replies[1].values, ElementsAre("value 0", "value 1", "value 2", "value 3"));
+  ASSERT_THAT(replies, SizeIs(1 + met.size()));
+  for (size_t i = 0; i < met.size(); ++i) EXPECT_TRUE(replies[i + 2].status.ok()) << i;
+  EXPECT_THAT(replies[3].values, ElementsAre("value 0", "value 1"));
+  EXPECT_THAT(replies[4].values, testing::Contains("value 1"));
 }
 
 TEST_F(StoreCoreTest, AReadThatWaitsIsDroppedWithItsConnection) {

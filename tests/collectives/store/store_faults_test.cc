@@ -23,7 +23,9 @@
 #include "base/random.h"
 #include "base/socket_address.h"
 #include "collectives/store/client/store_client.h"
+#include "collectives/store/protocol/store_connection.h"
 #include "collectives/store/server/store_server.h"
+#include "collectives/store/server/store_service.h"
 #include "tests/collectives/store/store_fixture.h"
 #include "tests/file_size_limit.h"
 #include "tests/scratch_folder.h"
@@ -186,6 +188,45 @@ TEST_F(StoreFaultsTest, ARestartedServerIsNotTakenForTheOldOne) {
   absl::Status status = client->Get("k", kPatience).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("an empty one"));
+}
+
+// One thread dials for all, and has a time of its own.
+TEST_F(StoreFaultsTest, ACallsTimeIsUpThoughTheStoreIsAway) {
+  ScratchFolder folder;
+  StoreServerOptions served;
+  served.listen = server_->address();
+  served.state_dir = folder.path();
+  server_.reset();
+  Serve(served);
+  StoreClientOptions patient = Options(served.listen);
+  patient.reconnect = 2 * kPatience;
+  auto client = StoreClient::Connect(patient).value();
+  ASSERT_TRUE(client->Set("key", "value").ok());
+  server_.reset();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(client->Get("key", absl::Milliseconds(100)).status()));
+  // It is not given up: the next call finds it.
+  Serve(served);
+  EXPECT_EQ(client->Get("key", kPatience).value(), "value");
+}
+
+// As where the store's host hangs: it takes connections and says nothing.
+TEST_F(StoreFaultsTest, ACallThatDialsEndsWhenWaitsAreRefused) {
+  SocketAddress address = ResolveHostPort(server_->address()).value()[0];
+  StoreClientOptions patient = Options(server_->address());
+  patient.reconnect = 2 * kPatience;
+  auto client = StoreClient::Connect(patient).value();
+  absl::Status waiting;
+  std::thread thread([&] { waiting = client->Get("never", 2 * kPatience).status(); });
+  Until([&] { return server_->statistics().waiting == 1; });
+  server_.reset();
+  const FileDescriptor silent = ListenForStore(address).value();
+  const SystemClock clock;
+  ASSERT_TRUE(AwaitReady(silent.get(), POLLIN, clock.Now() + kPatience).ok()) << "nobody dials";
+  const absl::Time refused = clock.Now();
+  client->RefuseWaits(StoreWaits::kOthers, absl::CancelledError("by the test"));
+  thread.join();
+  EXPECT_LT(clock.Now() - refused, kPatience);
+  EXPECT_TRUE(absl::IsCancelled(waiting)) << waiting;
 }
 
 TEST_F(StoreFaultsTest, NobodyThereIsAnErrorThatNamesTheAddress) {

@@ -3,8 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,16 +38,20 @@ class StoreRelayTableTest : public testing::Test {
     options.world = kWorld;
     options.expected = 4;
     options.files = files;
-    table_ = std::make_unique<StoreRelayTable>(&up_, options);
-    up_.Connected(/*local=*/true);
+    table_ = std::make_unique<StoreRelayTable>(up_.get(), options);
+    Greet();
+    (void)Sent();
+  }
+
+  void Greet() {
+    up_->Connected(/*local=*/true);
     StoreReply hello;
     auto body = std::make_shared<std::string>();
     AppendValue(*body, std::string(kStoreIdBytes, 's'));
     AppendValue(*body, "root");
     hello.values = 2;
     hello.body = std::move(body);
-    ASSERT_TRUE(up_.Receive(Bytes(EncodeReply(StoreOp::kHello, 0, hello))).ok());
-    (void)Sent();
+    ASSERT_TRUE(up_->Receive(Bytes(EncodeReply(StoreOp::kHello, 0, hello))).ok());
   }
 
   // Two ranks of one relay below, or one rank.
@@ -64,13 +71,13 @@ class StoreRelayTableTest : public testing::Test {
     std::vector<StoreRequest> requests;
     std::string bytes;
     std::array<iovec, 16> parts;
-    while (up_.HasOutput()) {
+    while (up_->HasOutput()) {
       size_t written = 0;
-      for (size_t i = 0, count = up_.Gather(parts.data(), parts.size()); i < count; ++i) {
+      for (size_t i = 0, count = up_->Gather(parts.data(), parts.size()); i < count; ++i) {
         bytes.append(static_cast<char*>(parts[i].iov_base), parts[i].iov_len);
         written += parts[i].iov_len;
       }
-      up_.Wrote(written);
+      up_->Wrote(written);
     }
     StoreFrameReader reader(kStoreRequestBytesMax);
     absl::string_view rest = bytes;
@@ -85,7 +92,7 @@ class StoreRelayTableTest : public testing::Test {
   }
 
   std::map<uint64_t, StoreReply> Answered(uint64_t id, const StoreReply& reply) {
-    EXPECT_TRUE(up_.Receive(Bytes(EncodeReply(StoreOp::kGroup, id, reply))).ok());
+    EXPECT_TRUE(up_->Receive(Bytes(EncodeReply(StoreOp::kGroup, id, reply))).ok());
     table_->Advance(now_);
     std::vector<StoreAnswer> answers;
     table_->TakeAnswers(answers);
@@ -102,8 +109,23 @@ class StoreRelayTableTest : public testing::Test {
     return EncodeExchanged(ranks, {values.begin(), values.end()});
   }
 
+  // The values of a reply, encoded, wherever they are.
+  static std::string TextOf(const StoreReply& reply) {
+    if (reply.file == nullptr) return reply.body == nullptr ? "" : *reply.body;
+    std::string text(reply.file_bytes + 1, '\0');  // one more than there may be
+    const ssize_t got = pread(reply.file->get(), text.data(), text.size(), 0);
+    text.resize(got < 0 ? 0 : static_cast<size_t>(got));
+    return text;
+  }
+
+  static size_t OpenFiles() {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return static_cast<size_t>(std::distance(begin(files), end(files)));
+  }
+
   absl::Time now_ = absl::UnixEpoch();
-  StoreClientCore up_{{}, StoreHello()};
+  std::unique_ptr<StoreClientCore> up_ =
+      std::make_unique<StoreClientCore>(net::JobSecret{}, StoreHello());
   std::unique_ptr<StoreRelayTable> table_;
 };
 
@@ -148,6 +170,61 @@ TEST_F(StoreRelayTableTest, AnAnswerThatLacksWhatWasWantedIsAnError) {
   auto replies = Answered(Sent().at(0).id, ReplyFor(RankSet({1})));
   EXPECT_EQ(replies[1].status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(replies[1].status.message()), HasSubstr("1 values for 1 ranks"));
+}
+
+// The root answers again, under the same number, on the next connection.
+TEST_F(StoreRelayTableTest, AnAnswerThatWasCutOffIsTakenAnew) {
+  const RankSet all = RankSet::Below(kWorld);
+  const auto reply_of = [&](size_t size) {
+    std::vector<std::string> values;
+    for (int rank : all.ranks()) values.emplace_back(size, static_cast<char>('a' + rank));
+    return EncodeExchanged(all, {values.begin(), values.end()});
+  };
+  for (const bool files : {false, true}) {
+    // The second answer may be another than the first, and short.
+    for (const size_t size : {2500, 1500, 20}) {
+      SCOPED_TRACE(absl::StrCat("files ", files, ", values of ", size));
+      up_ = std::make_unique<StoreClientCore>(net::JobSecret{}, StoreHello());
+      Start(files);
+      Arrive(1, {0, 1, 2, 3}, all);
+      const uint64_t id = Sent().at(0).id;
+      const std::string first = Bytes(EncodeReply(StoreOp::kGroup, id, reply_of(2500)));
+      ASSERT_TRUE(up_->Receive(first.substr(0, first.size() / 2)).ok());
+      up_->Lost();
+      Greet();
+      EXPECT_EQ(Sent().back().id, id) << "after the hello";
+      const StoreReply expected = reply_of(size);
+      const StoreReply reply = Answered(id, expected)[1];
+      ASSERT_TRUE(reply.status.ok()) << reply.status;
+      EXPECT_EQ(reply.values, expected.values);
+      EXPECT_TRUE(TextOf(reply) == *expected.body);
+    }
+  }
+}
+
+TEST_F(StoreRelayTableTest, AnAnswerThatNobodyWaitsForIsNotKept) {
+  Start(/*files=*/true);
+  const auto ask = [&](uint64_t request) {
+    StoreRequest get;
+    get.op = StoreOp::kGet;
+    get.keys = {"k"};
+    table_->Execute({1, request}, std::move(get), now_);
+    return Sent().at(0).id;
+  };
+  StoreReply large;
+  large.values = 1;
+  large.body = std::make_shared<const std::string>(EncodeValue(std::string(9000, 'v')));
+  const size_t before = OpenFiles();
+  // It goes away before the answer comes, and while it comes.
+  for (const size_t half : {size_t{0}, size_t{4500}}) {
+    const uint64_t id = ask(1 + half);
+    const std::string bytes = Bytes(EncodeReply(StoreOp::kGet, id, large));
+    ASSERT_TRUE(up_->Receive(bytes.substr(0, half)).ok());
+    table_->Forget({1, 1 + half});
+    ASSERT_TRUE(up_->Receive(bytes.substr(half)).ok());
+    table_->Advance(now_);
+    EXPECT_EQ(OpenFiles(), before);
+  }
 }
 
 TEST_F(StoreRelayTableTest, WhoWantsARankThatIsNoneFailsAlone) {

@@ -29,9 +29,12 @@ constexpr int kDirect = 2;   // ranks 0 and 1
 constexpr int kRelayed = 3;  // ranks 2 to 4
 constexpr int kWorld = kDirect + kRelayed;
 constexpr int kRounds = 3;
-constexpr int kSteps = 6;  // of a round
+constexpr int kSteps = 7;  // of a round
 constexpr int kStepsOfFaults = 1500;
 constexpr int kStepsMax = 20000;
+// Of large values. The answer of an all-gather is then one that a relay takes piece by piece.
+constexpr size_t kLargeBytes = 4000;
+static_assert(kLargeBytes * kWorld > StoreFrameReader::kStreamedBytes);
 
 StoreHello HelloOf(const std::string& name, int rank, int ranks) {
   StoreHello hello;
@@ -55,11 +58,13 @@ class Network {
  public:
   explicit Network(uint64_t seed) : random_(seed) {
     secret_[0] = 1;
+    large_ = random_.Below(2) == 0;
     Restart();
     StoreRelayTableOptions table;
     table.name = "relay";
     table.world = kWorld;
     table.expected = kRelayed;
+    table.files = !large_;  // pipes carry no descriptors
     relay_up_ = std::make_unique<StoreClientCore>(secret_, HelloOf("relay", kDirect, kRelayed));
     relay_table_ = std::make_unique<StoreRelayTable>(relay_up_.get(), table);
     relay_ = std::make_unique<StoreCore>(StoreCoreOptions(), relay_table_.get());
@@ -233,12 +238,18 @@ class Network {
       case 3:
         request.op = StoreOp::kAllGather;
         request.keys = {absl::StrCat("gather ", round)};
-        request.values = {absl::StrCat("value ", rank, ".", round)};
+        request.values = {Gathered(rank, round)};
         break;
       case 4:
         request.op = StoreOp::kExchange;
         request.keys = {absl::StrCat("exchange ", round)};
         request.values = {absl::StrCat("value ", rank, ".", round), WantedBy(rank, round).Encode()};
+        break;
+      case 5:
+        request.op = StoreOp::kGather;
+        request.keys = {absl::StrCat("to one ", round)};
+        request.values = {absl::StrCat("value ", rank, ".", round)};
+        request.number = RootOf(round);
         break;
       default:
         request.op = StoreOp::kGet;
@@ -251,6 +262,13 @@ class Network {
     }
     return request;
   }
+
+  std::string Gathered(int rank, int round) const {
+    return absl::StrCat("value ", rank, ".", round, std::string(large_ ? kLargeBytes : 0, 'v'));
+  }
+
+  // One with a connection of its own, and one behind the relay.
+  static int RootOf(int round) { return round % 2 == 0 ? 0 : kWorld - 1; }
 
   // One other, and in some rounds everybody.
   static RankSet WantedBy(int rank, int round) {
@@ -265,7 +283,7 @@ class Network {
     } else if (place % kSteps == 3) {
       ASSERT_EQ(result.values.size(), static_cast<size_t>(kWorld));
       for (int i = 0; i < kWorld; ++i) {
-        EXPECT_EQ(result.values[static_cast<size_t>(i)], absl::StrCat("value ", i, ".", round));
+        EXPECT_EQ(result.values[static_cast<size_t>(i)], Gathered(i, round));
       }
     } else if (place % kSteps == 4) {
       RankSet wanted = WantedBy(rank, round);
@@ -276,6 +294,11 @@ class Network {
         EXPECT_EQ((*values)[i], absl::StrCat("value ", ranks[i], ".", round));
       }
     } else if (place % kSteps == 5) {
+      ASSERT_EQ(result.values.size(), rank == RootOf(round) ? size_t{kWorld} : 0);
+      for (size_t i = 0; i < result.values.size(); ++i) {
+        EXPECT_EQ(result.values[i], absl::StrCat("value ", i, ".", round));
+      }
+    } else if (place % kSteps == 6) {
       log_ = std::max(log_, result.values.at(0),
                       [](const auto& a, const auto& b) { return a.size() < b.size(); });
     }
@@ -310,6 +333,7 @@ class Network {
   }
 
   Random random_;
+  bool large_ = false;  // values of the all-gathers
   net::JobSecret secret_{};
   absl::Time now_ = absl::UnixEpoch();
   std::string journal_;

@@ -1,0 +1,130 @@
+// Who drives, and who is woken, with an engine that moves nothing.
+#include "collectives/progress_driver.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "collectives/operation.h"
+
+namespace weft::collectives {
+namespace {
+
+// A bound on hangs.
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+template <typename Condition>
+bool Until(Condition condition) {
+  for (const absl::Time end = absl::Now() + kPatience; absl::Now() < end;) {
+    if (condition()) return true;
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+class NoOperation final : public Operation {
+ public:
+  NoOperation() : Operation(nullptr, std::make_shared<Group>(), SystemClock::Nanoseconds()) {}
+  void Begin(Peers&) override {}
+  bool Advance(Peers&, uint64_t) override { return false; }
+  bool complete() const override { return true; }
+  absl::Status failure(int*) const override { return absl::OkStatus(); }
+  bool AtRest() override { return true; }
+  bool Holds(int) override { return false; }
+  bool Needs(int) const override { return false; }
+  PostedCount Posted(int) override { return {}; }
+  std::string Describe() const override { return "nothing"; }
+  bool has_sequence() const override { return false; }
+  uint32_t sequence() const override { return 0; }
+  CallRecord ToRecord() const override { return {}; }
+};
+
+// Quiet transports. The turn that takes the first operation lasts until the second is started.
+class QuietEngine final : public ProgressEngine {
+ public:
+  ProgressDriver driver{this};
+  std::atomic<int> started{0}, taken{0}, prepared{0};
+  std::atomic<bool> in_first_turn{false};
+  std::atomic<bool> slept_on_work{false};
+
+  void AwaitSecond() {
+    in_first_turn = true;
+    EXPECT_TRUE(Until([this] { return started == 2; }));
+  }
+
+ private:
+  bool Turn(int64_t now_ns) override {
+    const int before = taken;
+    const bool moved = TakeInbox(now_ns);
+    if (before == 0 && taken == 1) AwaitSecond();
+    return moved;
+  }
+  bool TakeInbox(int64_t now_ns) override {
+    std::vector<std::shared_ptr<Operation>> operations;
+    std::vector<ProgressDriver::Task> tasks;
+    if (!driver.Take(operations, tasks)) return false;
+    for (const auto& operation : operations) {
+      driver.OnDone();
+      operation->Finish(absl::OkStatus(), now_ns);
+      ++taken;
+    }
+    for (auto& task : tasks) task();
+    return true;
+  }
+  // Whoever prepares goes to sleep then, or has somebody sleep on.
+  bool PrepareWait() override {
+    if (started > taken) slept_on_work = true;
+    ++prepared;
+    return true;
+  }
+  void FinishWait() override {}
+  int64_t NextDeadline() const override { return INT64_MAX; }
+};
+
+class ProgressDriverTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(engine_.driver.Open().ok());
+    engine_.driver.Begin(absl::ZeroDuration(), absl::ZeroDuration());
+    ASSERT_TRUE(Until([this] { return engine_.prepared > 0; })) << "nobody sleeps";
+  }
+  void TearDown() override { engine_.driver.Stop(); }
+
+  void Start(int number) {
+    engine_.driver.Start(std::make_shared<NoOperation>());
+    engine_.started = number;
+  }
+
+  QuietEngine engine_;
+};
+
+// The background thread sleeps, and is rung by transports only.
+TEST_F(ProgressDriverTest, WorkThatIsStartedDuringATurnIsNotSleptOn) {
+  std::thread first([this] { engine_.driver.Start(std::make_shared<NoOperation>()); });
+  ASSERT_TRUE(Until([this] { return engine_.in_first_turn.load(); }));
+  Start(2);
+  first.join();
+  EXPECT_TRUE(Until([this] { return engine_.taken == 2; }));
+  EXPECT_FALSE(engine_.slept_on_work);
+}
+
+TEST_F(ProgressDriverTest, WorkThatIsStartedDuringATaskIsNotSleptOn) {
+  std::thread task([this] { engine_.driver.Run([this] { engine_.AwaitSecond(); }); });
+  ASSERT_TRUE(Until([this] { return engine_.in_first_turn.load(); }));
+  engine_.driver.Start(std::make_shared<NoOperation>());
+  Start(2);
+  task.join();
+  EXPECT_TRUE(Until([this] { return engine_.taken == 2; }));
+  EXPECT_FALSE(engine_.slept_on_work);
+}
+
+}  // namespace
+}  // namespace weft::collectives
