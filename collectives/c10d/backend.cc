@@ -37,32 +37,39 @@ struct WeftBackend::Coalescing {
 
 absl::StatusOr<c10::intrusive_ptr<WeftBackend>> WeftBackend::Create(
     std::shared_ptr<Endpoint> endpoint, absl::string_view name, std::vector<Rank> ranks) {
-  WEFT_ASSIGN_OR_RETURN(GroupSettings settings, GroupSettings::From(endpoint->settings()));
-  return Create(std::move(endpoint), name, std::move(ranks), std::move(settings));
+  WEFT_ASSIGN_OR_RETURN(auto settings, BackendSettings::From(endpoint->settings()));
+  return Create(std::move(endpoint), name, std::move(ranks), std::move(settings),
+                std::make_shared<CommunicatorNames>());
 }
 
 absl::StatusOr<c10::intrusive_ptr<WeftBackend>> WeftBackend::Create(
     std::shared_ptr<Endpoint> endpoint, absl::string_view name, std::vector<Rank> ranks,
-    GroupSettings settings) {
-  WEFT_ASSIGN_OR_RETURN(auto communicator, CreateCommunicator(endpoint, name, ranks, settings));
-  return c10::make_intrusive<WeftBackend>(std::move(endpoint), std::move(communicator),
-                                          std::move(ranks), std::move(settings));
+    BackendSettings settings, std::shared_ptr<CommunicatorNames> names) {
+  WEFT_ASSIGN_OR_RETURN(auto communicator, CreateCommunicator(endpoint, names->Next(name, ranks),
+                                                              ranks, settings.group));
+  return c10::make_intrusive<WeftBackend>(std::move(endpoint), std::move(communicator), name,
+                                          std::move(ranks), std::move(settings), std::move(names));
 }
 
 WeftBackend::WeftBackend(std::shared_ptr<Endpoint> endpoint,
-                         std::unique_ptr<Communicator> communicator, std::vector<Rank> ranks,
-                         GroupSettings settings)
+                         std::unique_ptr<Communicator> communicator, absl::string_view name,
+                         std::vector<Rank> ranks, BackendSettings settings,
+                         std::shared_ptr<CommunicatorNames> names)
     : Backend(communicator->rank().value(), communicator->size()),
-      name_(communicator->name()),
+      name_(name),
       ranks_(std::move(ranks)),
       settings_(std::move(settings)),
+      names_(std::move(names)),
+      endpoint_of_works_(endpoint),
       forks_(ForkCount()),
       statistics_(std::make_shared<Statistics>()),
       endpoint_(std::move(endpoint)),
       communicator_(std::move(communicator)),
       futures_(std::make_shared<FutureThreads>()) {}
 
-WeftBackend::~WeftBackend() {
+WeftBackend::~WeftBackend() { End(); }
+
+void WeftBackend::End() {
   if (!inherited_by_fork()) {
     shutdown();
     return;
@@ -77,11 +84,15 @@ WeftBackend::~WeftBackend() {
 
 bool WeftBackend::inherited_by_fork() const { return forks_ != ForkCount(); }
 
-std::shared_ptr<Communicator> WeftBackend::communicator() const {
-  StayIfProcessEnds();
+void WeftBackend::CheckProcess() const {
   TORCH_CHECK(!inherited_by_fork(), "weft: group \"", name_,
               "\" belongs to the process that this one was forked from; use it there, or start "
               "workers with spawn or forkserver and make their groups in them");
+}
+
+std::shared_ptr<Communicator> WeftBackend::communicator() const {
+  StayIfProcessEnds();
+  CheckProcess();
   std::lock_guard<std::mutex> lock(mutex_);
   TORCH_CHECK(communicator_ != nullptr, "weft: group \"", name_, "\" was shut down");
   return communicator_;
@@ -141,11 +152,17 @@ void WeftBackend::Fail(const absl::Status& reason) {
 }
 
 void WeftBackend::waitForPendingWorks() {
-  std::deque<std::shared_ptr<TransferState>> pending;
+  CheckProcess();
+  Pending pending;
   {
     std::lock_guard<std::mutex> lock(pending_mutex_);
     pending = pending_;
   }
+  Await(pending);
+}
+
+void WeftBackend::Await(const Pending& pending) const {
+  const std::shared_ptr<Endpoint> kept = endpoint_of_works_.lock();
   for (const auto& state : pending) {
     for (const WorkPtr& work : state->works) work->Wait().IgnoreError();
   }
@@ -153,50 +170,59 @@ void WeftBackend::waitForPendingWorks() {
 
 void WeftBackend::shutdown() {
   if (inherited_by_fork()) return;
+  const InterpreterUnlocked unlocked;
   std::shared_ptr<Endpoint> endpoint;
   std::shared_ptr<Communicator> communicator;
   std::shared_ptr<FutureThreads> futures;
   std::shared_ptr<Deferred> deferred;
+  std::unique_ptr<Coalescing> coalescing;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     endpoint.swap(endpoint_);
     communicator.swap(communicator_);
     futures.swap(futures_);
     deferred.swap(deferred_);
-    coalescing_.reset();
+    coalescing.swap(coalescing_);
     is_coalescing_.store(false, std::memory_order_relaxed);
   }
-  // Calls of other threads keep the communicator while they start something: unfinished works are
-  // done when the last of them lets go, and nothing writes any more.
+  // The communicator ends with its last reference. Calls of other threads have one, and wait.
+  if (communicator.use_count() > 1) {
+    communicator->Abort(absl::CancelledError(absl::StrCat(
+        "rank ", rank_, " of the group shut it down during a call of another thread")));
+  }
   communicator.reset();
-  deferred.reset();  // whose thread may have waited for one of those works
+  deferred.reset();
   futures.reset();
   memory_->Close();
-  endpoint.reset();
-  std::lock_guard<std::mutex> lock(pending_mutex_);
-  pending_.clear();
+  Pending pending;
+  {
+    std::lock_guard<std::mutex> lock(pending_mutex_);
+    pending.swap(pending_);
+  }
+  Await(pending);  // after an abort some may be about to end
 }
 
 absl::StatusOr<std::shared_ptr<Deferred>> WeftBackend::MadeDeferred() {
   if (deferred_ == nullptr) {
     WEFT_ASSIGN_OR_RETURN(
         auto communicator,
-        CreateCommunicator(endpoint_, absl::StrCat(name_, "/deferred"), ranks_, settings_));
+        CreateCommunicator(endpoint_, absl::StrCat(communicator_->name(), "/deferred"), ranks_,
+                           settings_.group));
     deferred_ = std::make_shared<Deferred>(std::move(communicator));
   }
   return deferred_;
 }
 
-Deferred& WeftBackend::deferred() {
+std::shared_ptr<Deferred> WeftBackend::deferred() {
   std::lock_guard<std::mutex> lock(mutex_);
   TORCH_CHECK(communicator_ != nullptr, "weft: group \"", name_, "\" was shut down");
-  return *OrThrow(MadeDeferred());
+  return OrThrow(MadeDeferred());
 }
 
 // ---- Groups made of this one
 
 void WeftBackend::Register(const c10::intrusive_ptr<WeftBackend>& group,
-                           std::shared_ptr<GroupRegistry> registry) {
+                           std::shared_ptr<BackendRegistry> registry) {
   registry->Add(group);
   std::lock_guard<std::mutex> lock(group->mutex_);
   group->registry_ = std::move(registry);
@@ -204,7 +230,7 @@ void WeftBackend::Register(const c10::intrusive_ptr<WeftBackend>& group,
 
 c10::intrusive_ptr<WeftBackend> WeftBackend::Registered(
     c10::intrusive_ptr<WeftBackend> group) const {
-  std::shared_ptr<GroupRegistry> registry;
+  std::shared_ptr<BackendRegistry> registry;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     registry = registry_;
@@ -214,7 +240,7 @@ c10::intrusive_ptr<WeftBackend> WeftBackend::Registered(
 }
 
 absl::StatusOr<c10::intrusive_ptr<WeftBackend>> WeftBackend::Subgroup(
-    absl::string_view name, const std::vector<int64_t>& ranks, GroupSettings settings) const {
+    absl::string_view name, const std::vector<int64_t>& ranks, BackendSettings settings) const {
   std::shared_ptr<Endpoint> endpoint = this->endpoint();
   if (endpoint == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("group \"", name_, "\" was shut down"));
@@ -228,8 +254,8 @@ absl::StatusOr<c10::intrusive_ptr<WeftBackend>> WeftBackend::Subgroup(
     }
     chosen.push_back(ranks_[static_cast<size_t>(rank)]);
   }
-  WEFT_ASSIGN_OR_RETURN(auto group,
-                        Create(std::move(endpoint), name, std::move(chosen), std::move(settings)));
+  WEFT_ASSIGN_OR_RETURN(auto group, Create(std::move(endpoint), name, std::move(chosen),
+                                           std::move(settings), names_));
   group->setTimeout(timeout_.load());
   return group;
 }
@@ -237,10 +263,12 @@ absl::StatusOr<c10::intrusive_ptr<WeftBackend>> WeftBackend::Subgroup(
 c10::intrusive_ptr<c10d::Backend> WeftBackend::split(const c10::intrusive_ptr<c10d::Store>&,
                                                      const std::vector<int>& ranks,
                                                      const c10::intrusive_ptr<Options>& options) {
+  CheckProcess();
   if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
   TORCH_CHECK(options != nullptr && !options->group_name.empty(),
               "weft split: the new group needs a name (options.group_name)");
-  auto group = OrThrow(Subgroup(options->group_name, {ranks.begin(), ranks.end()}, settings_));
+  auto group = OrThrow(Subgroup(options->group_name, {ranks.begin(), ranks.end()},
+                                settings_.WithTimeout(options->timeout)));
   if (options->timeout > kNoTimeout) group->setTimeout(options->timeout);
   return Registered(std::move(group));
 }
@@ -248,6 +276,7 @@ c10::intrusive_ptr<c10d::Backend> WeftBackend::split(const c10::intrusive_ptr<c1
 c10::intrusive_ptr<c10d::Backend> WeftBackend::merge(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const c10::intrusive_ptr<Options>& options,
                                                      const int& rank, const int& size) {
+  CheckProcess();
   std::shared_ptr<Endpoint> endpoint = this->endpoint();
   TORCH_CHECK(endpoint != nullptr, "weft merge: group \"", name_, "\" was shut down");
   GroupOptions group;
@@ -283,14 +312,15 @@ c10::intrusive_ptr<c10d::Backend> WeftBackend::shrink(const std::vector<int64_t>
     std::lock_guard<std::mutex> lock(mutex_);
     name = absl::StrCat(name_, "/shrunk_", ++shrunk_);
   }
+  const std::shared_ptr<Endpoint> endpoint = this->endpoint();
   const std::shared_ptr<Communicator> whole = communicator();
   if (flags == kShrinkAbort) {
     Fail(absl::CancelledError(
         absl::StrCat("rank ", rank_, " shrinks the group, with SHRINK_ABORT")));
   }
-  auto group = OrThrow(whole->Shrink(out, name));
-  auto backend =
-      c10::make_intrusive<WeftBackend>(endpoint(), std::move(group), std::move(kept), settings_);
+  auto group = OrThrow(whole->Shrink(out, names_->Next(name, kept)));
+  auto backend = c10::make_intrusive<WeftBackend>(endpoint, std::move(group), name, std::move(kept),
+                                                  settings_, names_);
   const bool has_timeout = options != nullptr && options->timeout > kNoTimeout;
   backend->setTimeout(has_timeout ? options->timeout : timeout_.load());
   return Registered(std::move(backend));
@@ -345,6 +375,7 @@ void WeftBackend::Finish(Call& call) {
     error = BackendError(status);
     Keep(std::make_shared<TransferState>(std::move(call.state())));
   }
+  call.LetGo();
   StayIfProcessEnds();
   if (error != nullptr) std::rethrow_exception(error);
 }
@@ -356,8 +387,12 @@ void WeftBackend::Keep(std::shared_ptr<TransferState> state) {
 }
 
 void WeftBackend::DropDone() {
+  absl::InlinedVector<std::shared_ptr<TransferState>, 4> done;  // goes after the mutex (work.h)
   std::lock_guard<std::mutex> lock(pending_mutex_);
-  while (!pending_.empty() && pending_.front()->done()) pending_.pop_front();
+  while (!pending_.empty() && pending_.front()->done()) {
+    done.push_back(std::move(pending_.front()));
+    pending_.pop_front();
+  }
   has_pending_.store(!pending_.empty(), std::memory_order_relaxed);
 }
 
@@ -382,11 +417,9 @@ WeftBackend::WorkHandle WeftBackend::endCoalescing() {
     for (const WorkPtr& part : work->state()->works) call.Add(part);
     results.insert(results.end(), work->results().begin(), work->results().end());
   }
-  // Each finishes itself: it counts in the statistics, and copies what it staged.
-  call.AtEnd([works = std::move(coalescing->works)] {
-    for (const auto& work : works) work->isCompleted();
-  });
-  return call.TakeWork(results);
+  c10::intrusive_ptr<WeftWork> whole = call.TakeWork(results);
+  whole->set_parts(std::move(coalescing->works));
+  return whole;
 }
 
 }  // namespace weft::collectives

@@ -14,8 +14,19 @@
 // group's futures is the order of its calls. Futures are completed by a thread of this backend,
 // which first runs when somebody asks for one.
 //
+// A group ends by shutdown(), or with its last reference, in this order:
+//
+//   1. the communicator, with which all works that are unfinished fail, also those that calls of
+//      other threads wait for. Such a call keeps it until it returns;
+//   2. the sparse all-reduces, whose thread may wait for one of those works;
+//   3. the futures, all of which complete, and their threads;
+//   4. tensors of works that nobody kept: once the works are done nothing writes to them;
+//   5. the share of the endpoint, whose links close with the last group. A wait for a work keeps
+//      it, but not the communicator.
+//
 // After shutdown() or abort() every call throws. In a process that was forked from the one that
-// made the group every call throws, and the destructor leaves all that was inherited as it is.
+// made the group every call throws, those of its works too, and the destructor leaves all that was
+// inherited as it is.
 //
 // Files: backend.cc (a group's life), backend_collectives.cc, backend_lists.cc (collectives on
 // lists of tensors), backend_messages.cc (point to point), call.h (one call on its way).
@@ -38,18 +49,19 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
+#include "collectives/c10d/backend_settings.h"
+#include "collectives/c10d/communicator_names.h"
 #include "collectives/c10d/memory_pool.h"
 #include "collectives/c10d/statistics.h"
 #include "collectives/communicator.h"
 #include "collectives/endpoint.h"
-#include "collectives/group_settings.h"
 
 namespace weft::collectives {
 
-class Call;           // collectives/c10d/call.h
-class Deferred;       // collectives/c10d/deferred.h
-class FutureThreads;  // collectives/c10d/work.h
-class GroupRegistry;  // collectives/c10d/group.h
+class BackendRegistry;  // collectives/c10d/group.h
+class Call;             // collectives/c10d/call.h
+class Deferred;         // collectives/c10d/deferred.h
+class FutureThreads;    // collectives/c10d/work.h
 struct TransferState;
 
 class WeftBackend final : public c10d::Backend {
@@ -57,17 +69,17 @@ class WeftBackend final : public c10d::Backend {
   using WorkHandle = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
-  // As Communicator::Create, and as CreateCommunicator.
+  // As Communicator::Create: the first group of an endpoint, of which Subgroup() makes others.
   static absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Create(std::shared_ptr<Endpoint> endpoint,
                                                                 absl::string_view name,
                                                                 std::vector<Rank> ranks);
-  static absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Create(std::shared_ptr<Endpoint> endpoint,
-                                                                absl::string_view name,
-                                                                std::vector<Rank> ranks,
-                                                                GroupSettings settings);
+  // `communicator` is of the group called `name`, and has its name from `names`.
   WeftBackend(std::shared_ptr<Endpoint> endpoint, std::unique_ptr<Communicator> communicator,
-              std::vector<Rank> ranks, GroupSettings settings);
+              absl::string_view name, std::vector<Rank> ranks, BackendSettings settings,
+              std::shared_ptr<CommunicatorNames> names);
   ~WeftBackend() override;
+  // At the last reference: weak ones, as the registry has, put the destructor off.
+  void release_resources() override { End(); }
 
   // Throws where the group was shut down, or was inherited by fork(2).
   std::shared_ptr<Communicator> communicator() const;
@@ -76,14 +88,14 @@ class WeftBackend final : public c10d::Backend {
   Statistics& statistics() { return *statistics_; }
   // Enters `group` into the registry, and with it every group that is made of it.
   static void Register(const c10::intrusive_ptr<WeftBackend>& group,
-                       std::shared_ptr<GroupRegistry> registry);
+                       std::shared_ptr<BackendRegistry> registry);
   // Makes a group of some ranks of this group, on the same endpoint, whose waits have the same
-  // timeout.
-  // `ranks` are this group's group ranks. Makes no connection and waits for no other rank.
+  // timeout. `ranks` are this group's group ranks. Makes no connection and waits for no other rank.
+  // A group of the same ranks may have had the name before.
   // InvalidArgument where this group has no such rank, FailedPrecondition where it was shut down.
   absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Subgroup(absl::string_view name,
                                                            const std::vector<int64_t>& ranks,
-                                                           GroupSettings settings) const;
+                                                           BackendSettings settings) const;
   std::shared_ptr<Endpoint> endpoint() const;  // null after shutdown()
   bool inherited_by_fork() const;
   // Sets the priority of this group's calls from now on (Communicator::SetPriority) and returns the
@@ -95,15 +107,16 @@ class WeftBackend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}  // every group counts from 0
   uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
   // Bounds the waits for works started from now on that name no bound of their own, and their
-  // futures. The collectives themselves are bounded by the setting collective.timeout.
+  // futures. The collectives themselves are bounded by the setting collective.timeout, which
+  // follows a longer timeout that the group is made with (backend_settings.h).
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   c10d::ErrorType getError() override;
   // Fails everything unfinished, here and on the other ranks.
   void abort() override;
-  // Until everything started so far has ended, well or not; also what nobody kept a work of.
+  // Until everything started so far has ended, well or not; also what nobody kept a work of. Throws
+  // in a forked child.
   void waitForPendingWorks() override;
-  // Fails what is unfinished, completes all futures, joins the threads, drops the tensors and lets
-  // go of the endpoint, whose links close with its last group. The second call does nothing.
+  // As above. The second call does nothing.
   void shutdown() override;
   void enableCollectivesTiming() override {}  // every work measures itself
 
@@ -121,7 +134,7 @@ class WeftBackend final : public c10d::Backend {
   // too (Communicator::Shrink). Waits for the others. `flags` are those of torch.distributed:
   // kShrinkDefault leaves what this group has under way alone, kShrinkAbort first fails it, on
   // every rank, for when it waits for a rank that will not answer. Uses `options` for the name,
-  // where that is not empty, and for the timeout, where that is set.
+  // where that is not empty, and for the timeout of waits, where that is set.
   static constexpr int kShrinkDefault = 0, kShrinkAbort = 1;
   bool supportsShrinking() const override { return true; }
   c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& excluded, int flags,
@@ -171,7 +184,8 @@ class WeftBackend final : public c10d::Backend {
   WorkHandle alltoall(Tensors& outputs, Tensors& inputs,
                       const c10d::AllToAllOptions& options) override;
   WorkHandle barrier(const c10d::BarrierOptions& options) override;
-  // Rank 0 throws the ranks that have not come in time, the first of them or with `all` every one.
+  // Rank 0 throws the ranks that have not come in time, the first of them or with `all` every one,
+  // and the others throw that some have not. The next one works all the same.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool all) override;
 
   WorkHandle send(Tensors& tensors, int target, int tag) override;
@@ -194,6 +208,8 @@ class WeftBackend final : public c10d::Backend {
   // Keeps what is on its way until it is done, whether or not anybody has a work for it.
   void Keep(std::shared_ptr<TransferState> state);
   void DropDone();  // of what is kept, the oldest that are done
+  using Pending = std::deque<std::shared_ptr<TransferState>>;
+  void Await(const Pending& pending) const;
   void AddAllGather(Call& call, const char* name, const at::Tensor& output,
                     const at::Tensor& input);
   // A tensor a rank, of any sizes.
@@ -206,9 +222,15 @@ class WeftBackend final : public c10d::Backend {
   // One tensor for each rank, each like `like`; with `uneven`, only the own as large as that.
   void CheckList(const char* name, const Tensors& tensors, const at::Tensor& like,
                  bool uneven = false) const;
-  Deferred& deferred();
+  void CheckProcess() const;  // throws in a forked child
+  // Calls drop it before they wait: the end of its last reference ends what they wait for.
+  std::shared_ptr<Deferred> deferred();
   // With mutex_ held, and before shutdown().
   absl::StatusOr<std::shared_ptr<Deferred>> MadeDeferred();
+  static absl::StatusOr<c10::intrusive_ptr<WeftBackend>> Create(
+      std::shared_ptr<Endpoint> endpoint, absl::string_view name, std::vector<Rank> ranks,
+      BackendSettings settings, std::shared_ptr<CommunicatorNames> names);
+  void End();
   // Fails everything unfinished, here and on the other ranks. Does nothing after shutdown().
   void Fail(const absl::Status& reason);
   // Registers a group that was made of this one.
@@ -216,10 +238,13 @@ class WeftBackend final : public c10d::Backend {
 
   const std::string name_;
   const std::vector<Rank> ranks_;
-  const GroupSettings settings_;
+  const BackendSettings settings_;
+  const std::shared_ptr<CommunicatorNames> names_;
+  const std::weak_ptr<Endpoint> endpoint_of_works_;
   const int forks_;  // ForkCount() at birth
   const std::shared_ptr<Statistics> statistics_;
   std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint32_t> monitored_{0};  // monitored barriers so far
   std::atomic<std::chrono::milliseconds> timeout_{c10d::kUnsetTimeout};
   std::atomic<Priority> priority_{Priority::kNormal};
   mutable std::mutex mutex_;  // guards what follows
@@ -229,13 +254,13 @@ class WeftBackend final : public c10d::Backend {
   std::shared_ptr<Deferred> deferred_;  // made by its first use
   std::unique_ptr<Coalescing> coalescing_;
   std::atomic<bool> is_coalescing_{false};  // whether there is one; to be asked without the mutex
-  std::shared_ptr<GroupRegistry> registry_;
+  std::shared_ptr<BackendRegistry> registry_;
   int shrunk_ = 0;  // groups made by shrink()
   const std::shared_ptr<MemoryPool> memory_ =
       std::make_shared<MemoryPool>();  // of allocateTensor()
   // What is on its way must outlive a work that nobody kept. Oldest first; pruned by the next call.
   std::mutex pending_mutex_;
-  std::deque<std::shared_ptr<TransferState>> pending_;
+  Pending pending_;
   std::atomic<bool> has_pending_{false};  // to be asked without the mutex
 };
 

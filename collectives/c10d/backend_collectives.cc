@@ -31,7 +31,7 @@ WeftBackend::WorkHandle WeftBackend::broadcast(Tensors& tensors,
   DataType type = MovedType(name, tensor);
   Call call(*this, OpType::BROADCAST, "weft:broadcast", options.timeout, tensors,
             InPlace(tensors, static_cast<int>(options.rootRank)));
-  at::Tensor data = call.Target(tensor, true);
+  at::Tensor data = rank_ == options.rootRank ? call.Source(tensor) : call.Target(tensor, false);
   call.Add(call.communicator().Broadcast(data.data_ptr(), data.data_ptr(), CountOf(data), type,
                                          RankOf(options.rootRank)));
   return Start(call, options.asyncOp, tensors);
@@ -81,11 +81,12 @@ WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,
               "weft ", name, ": got ", Describe(tensor), "; it takes COO tensors in host memory");
   TORCH_CHECK(options.reduceOp == c10d::ReduceOp::SUM, "weft ", name,
               ": only SUM is defined for sparse tensors");
+  ReducedType(name, tensor, ReduceOp::kSum);
   Call call(*this, OpType::_ALLREDUCE_SPARSE, "weft:sparse_all_reduce", options.timeout, tensors,
             InPlace(tensors));
   auto sum = std::make_shared<SparseAllReduce>(tensor, size_);
   auto result = std::make_shared<at::Tensor>();
-  Deferred& deferred = this->deferred();
+  std::shared_ptr<Deferred> deferred = this->deferred();
   call.AtEnd([tensor, sum, result] {
     at::NoGradGuard no_gradient;
     at::Tensor target = tensor;
@@ -93,12 +94,13 @@ WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,
   });
   const WorkPtr started = sum->Start(call.communicator());
   call.Add(started);
-  call.Add(deferred.Run([sum, started, result](Communicator& communicator) {
+  call.Add(deferred->Run([sum, started, result](Communicator& communicator) {
     auto whole = sum->Finish(communicator, *started);
     if (!whole.ok()) return whole.status();
     *result = *std::move(whole);
     return absl::OkStatus();
   }));
+  deferred.reset();  // its end fails what this call may wait for
   return Start(call, options.asyncOp, tensors);
 }
 

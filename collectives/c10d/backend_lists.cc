@@ -141,8 +141,7 @@ WeftBackend::WorkHandle WeftBackend::reduce_scatter(Tensors& outputs, std::vecto
             {.input_elements = ElementsOf(inputs[0]), .output_elements = output.numel()});
   at::Tensor target = call.Target(output, false);
   if (!IsUneven(inputs[0])) {
-    at::Tensor source = call.Scaled(call.FlatSource(inputs[0]), options.reduceOp);
-    source = call.Source(source);
+    at::Tensor source = call.FlatScaled(inputs[0], options.reduceOp);
     call.Add(call.communicator().ReduceScatter(source.data_ptr(), target.data_ptr(),
                                                CountOf(target), type, op));
   } else {
@@ -163,6 +162,8 @@ WeftBackend::WorkHandle WeftBackend::alltoall(Tensors& outputs, Tensors& inputs,
   for (const Tensors* list : {&outputs, &inputs}) {
     TORCH_CHECK(static_cast<int>(list->size()) == size_, "weft ", name, ": got ", list->size(),
                 " tensors for ", size_, " ranks");
+  }
+  for (const Tensors* list : {&outputs, &inputs}) {
     for (const at::Tensor& tensor : *list) {
       CheckTensor(name, tensor);
       CheckSameType(name, tensor, inputs[0]);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/status.h"
 #include "collectives/c10d/call.h"
 
 namespace weft::collectives {
@@ -70,15 +71,27 @@ void WeftBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all
   const absl::Time deadline =
       timeout >= kNoTimeout ? absl::Now() + absl::FromChrono(timeout) : absl::InfiniteFuture();
   auto wait = [&](const WorkPtr& work) { return work->Wait(deadline - absl::Now()); };
+  // Messages that run out of time go on, until the rank that was late has come too. Those of the
+  // next barrier have another tag.
+  const uint32_t tag = kBarrierTag | (monitored_++ & ~kBarrierTag);
+  at::Tensor all_came = at::zeros({1}, at::kBool);  // rank 0's answer
+  auto posted = std::make_shared<TransferState>();
+  posted->held.push_back(all_came);
   if (rank_ != 0) {
-    absl::Status status = wait(communicator->Send(nullptr, 0, GroupRank(0), kBarrierTag));
-    if (status.ok()) status = wait(communicator->Receive(nullptr, 0, GroupRank(0), kBarrierTag));
-    if (!status.ok()) std::rethrow_exception(BackendError(status));
-    return;
+    posted->works = {communicator->Send(nullptr, 0, GroupRank(0), tag),
+                     communicator->Receive(all_came.data_ptr(), 1, GroupRank(0), tag)};
+    Keep(posted);
+    absl::Status status = wait(posted->works[1]);
+    if (status.ok() && !all_came.item<bool>()) {
+      status = absl::DeadlineExceededError("a rank did not come to rank 0 in time");
+    }
+    if (status.ok()) return;
+    std::rethrow_exception(
+        BackendError(Annotate(status, absl::StrCat("monitoredBarrier of group \"", name_, "\""))));
   }
   std::vector<WorkPtr> arrivals;
   for (int rank = 1; rank < size_; ++rank) {
-    arrivals.push_back(communicator->Receive(nullptr, 0, GroupRank(rank), kBarrierTag));
+    arrivals.push_back(communicator->Receive(nullptr, 0, GroupRank(rank), tag));
   }
   std::string missing;
   absl::Status reason;
@@ -88,6 +101,11 @@ void WeftBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all
     absl::StrAppend(&missing, missing.empty() ? "" : ", ", rank);
     reason.Update(status);
   }
+  all_came.fill_(missing.empty());
+  for (int rank = 1; rank < size_; ++rank) {
+    posted->works.push_back(communicator->Send(all_came.data_ptr(), 1, GroupRank(rank), tag));
+  }
+  Keep(posted);
   if (!missing.empty()) {
     const bool late = reason.code() == absl::StatusCode::kDeadlineExceeded;
     std::rethrow_exception(BackendError(absl::Status(
@@ -95,11 +113,7 @@ void WeftBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all
         absl::StrCat("Rank 0 ", late ? "timed out" : "failed", " in monitoredBarrier of group \"",
                      name_, "\": Rank ", missing, " did not come: ", reason.message()))));
   }
-  for (int rank = 1; rank < size_; ++rank) {
-    arrivals[static_cast<size_t>(rank) - 1] =
-        communicator->Send(nullptr, 0, GroupRank(rank), kBarrierTag);
-  }
-  for (const WorkPtr& work : arrivals) {
+  for (const WorkPtr& work : posted->works) {
     if (absl::Status status = wait(work); !status.ok()) {
       std::rethrow_exception(BackendError(status));
     }

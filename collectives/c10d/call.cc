@@ -72,6 +72,7 @@ c10::intrusive_ptr<WeftWork> Call::NewWork(at::TensorList inputs) const {
 
 c10::intrusive_ptr<WeftWork> Call::TakeWork(at::TensorList results) {
   c10::intrusive_ptr<WeftWork> work = is_profiled() ? std::move(work_) : NewWork({});
+  state_.endpoint = backend_.endpoint_of_works_;
   work->set_state(std::move(state_));
   work->set_results(results.vec());
   return work;
@@ -96,8 +97,19 @@ at::Tensor Call::Scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return tensor;
   at::NoGradGuard no_gradient;
   const auto* factor = reinterpret_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-  return factor->tensor_factor.defined() ? tensor.mul(factor->tensor_factor)
-                                         : tensor.mul(factor->double_factor);
+  const at::Scalar by = factor->tensor_factor.defined() ? factor->tensor_factor.item()
+                                                        : at::Scalar(factor->double_factor);
+  const at::ScalarType type = tensor.scalar_type();
+  const bool is_whole = at::isIntegralType(type, /*includeBool=*/true);
+  return (is_whole ? tensor.to(at::kDouble) : tensor).mul(by).to(type);
+}
+
+at::Tensor Call::FlatScaled(const std::vector<at::Tensor>& tensors, const c10d::ReduceOp& op) {
+  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return FlatSource(tensors);
+  // Each for itself: of one block Flattened() gives the first alone, whose memory goes on.
+  std::vector<at::Tensor> scaled;
+  for (const at::Tensor& tensor : tensors) scaled.push_back(Scaled(tensor, op));
+  return FlatSource(scaled);
 }
 
 at::Tensor Call::Reduced(const at::Tensor& tensor, const c10d::ReduceOp& op) {

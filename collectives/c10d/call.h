@@ -40,6 +40,8 @@ class Call {
        std::chrono::milliseconds timeout, at::TensorList inputs, const Traffic& traffic);
 
   Communicator& communicator() { return *communicator_; }
+  // At the end of a wait, where the thread may be kept for ever.
+  void LetGo() { communicator_.reset(); }
 
   // A tensor whose bytes are read: itself or a contiguous copy.
   at::Tensor Source(const at::Tensor& tensor) { return Hold(tensor.contiguous()); }
@@ -49,8 +51,9 @@ class Call {
   // The same for lists, whose elements come one behind the other.
   at::Tensor FlatSource(const std::vector<at::Tensor>& tensors) { return Hold(Flattened(tensors)); }
   at::Tensor FlatTarget(const std::vector<at::Tensor>& tensors);
-  // The tensor times the factor of PREMUL_SUM: itself where `op` is another.
+  // The tensor times the factor of PREMUL_SUM, of the tensor's type: itself where `op` is another.
   static at::Tensor Scaled(const at::Tensor& tensor, const c10d::ReduceOp& op);
+  at::Tensor FlatScaled(const std::vector<at::Tensor>& tensors, const c10d::ReduceOp& op);
   // What is reduced in place: as Target(), of the scaled tensor.
   at::Tensor Reduced(const at::Tensor& tensor, const c10d::ReduceOp& op);
 

@@ -1,13 +1,29 @@
 #include "collectives/c10d/deferred.h"
 
 #include <atomic>
+#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "collectives/c10d/work.h"
 
 namespace weft::collectives {
+namespace {
+
+// The exception that is being handled.
+absl::Status Thrown() {
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    return absl::InternalError(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  }
+}
+
+}  // namespace
 
 class Deferred::Item final : public Work {
  public:
@@ -30,7 +46,16 @@ class Deferred::Item final : public Work {
   int64_t end_ns() const override { return end_ns_; }
   GroupRank source() const override { return GroupRank(); }
 
-  void Run(Communicator& communicator) { Finish(body_(communicator)); }
+  void Run(Communicator& communicator) {
+    absl::Status status;
+    try {
+      status = body_(communicator);
+    } catch (const std::exception&) {  // LibTorch throws, as where memory runs out
+      status = Thrown();
+      communicator.Abort(status);  // the others may wait for this rank
+    }
+    Finish(std::move(status));
+  }
   void Finish(absl::Status status) {
     body_ = nullptr;
     std::lock_guard<std::mutex> lock(mutex_);
@@ -63,7 +88,7 @@ Deferred::~Deferred() {
   }
   const absl::Status gone = absl::CancelledError("its group was shut down");
   if (busy) communicator_->Abort(gone);
-  thread_.join();
+  JoinThread(thread_);
   for (const auto& item : items_) item->Finish(gone);
 }
 

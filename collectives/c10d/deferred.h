@@ -26,7 +26,8 @@ class Deferred {
   // Fails what has not ended with kCancelled, and joins.
   ~Deferred();
 
-  // `body` may block. Its outcome is the work's.
+  // `body` may block. Its outcome is the work's; what it throws fails the work and all that comes,
+  // here and on the other ranks.
   WorkPtr Run(Body body);
   // Fails what has not ended, here and on the other ranks, and all that comes.
   void Abort(absl::Status reason) { communicator_->Abort(std::move(reason)); }

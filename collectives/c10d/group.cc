@@ -18,23 +18,9 @@ namespace {
 
 constexpr char kPgOptions[] = "weft.torch.Options";
 
-// What the settings allow.
-constexpr absl::Duration kTimeoutMin = absl::Milliseconds(100), kTimeoutMax = absl::Hours(24);
-
-absl::Status SetTimeouts(Settings& settings, std::chrono::milliseconds timeout) {
-  if (timeout <= std::chrono::milliseconds::zero()) return absl::OkStatus();
-  const std::string text =
-      absl::FormatDuration(std::clamp(absl::FromChrono(timeout), kTimeoutMin, kTimeoutMax));
-  for (const char* name : {"collective.timeout", "store.timeout"}) {
-    if (!settings.IsDefault(name)) continue;
-    WEFT_RETURN_IF_ERROR(settings.Set(name, text, "the group's timeout"));
-  }
-  return absl::OkStatus();
-}
-
 // Settings of a group of `parent`'s, whose endpoint it shares.
-absl::StatusOr<GroupSettings> SettingsOfSubgroup(const WeftBackend& parent,
-                                                 const GroupOptions& options) {
+absl::StatusOr<BackendSettings> SettingsOfSubgroup(const WeftBackend& parent,
+                                                   const GroupOptions& options) {
   const std::shared_ptr<Endpoint> endpoint = parent.endpoint();
   if (endpoint == nullptr) {
     return absl::FailedPreconditionError(
@@ -52,7 +38,8 @@ absl::StatusOr<GroupSettings> SettingsOfSubgroup(const WeftBackend& parent,
         shared.ValueText(name), "\": give it to init_process_group(). Of its own a group may have ",
         GroupSettings::Names()));
   }
-  return GroupSettings::From(own);
+  WEFT_ASSIGN_OR_RETURN(const BackendSettings settings, BackendSettings::From(own));
+  return settings.WithTimeout(options.timeout);
 }
 
 // Counts how often a rank has come to a group of this name at its store.
@@ -110,7 +97,7 @@ absl::StatusOr<c10::intrusive_ptr<WeftBackend>> JoinGroup(GroupOptions options) 
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " of a group of ", options.size));
   }
-  WEFT_RETURN_IF_ERROR(SetTimeouts(options.settings, options.timeout));
+  WEFT_RETURN_IF_ERROR(FollowTimeout(options.settings, options.timeout));
   WEFT_ASSIGN_OR_RETURN(std::shared_ptr<Endpoint> endpoint, MakeEndpoint(options));
   std::vector<Rank> everybody;
   for (int rank = 0; rank < options.size; ++rank) everybody.push_back(Rank(rank));
@@ -120,13 +107,13 @@ absl::StatusOr<c10::intrusive_ptr<WeftBackend>> JoinGroup(GroupOptions options) 
   return group;
 }
 
-void GroupRegistry::Add(const c10::intrusive_ptr<WeftBackend>& group) {
+void BackendRegistry::Add(const c10::intrusive_ptr<WeftBackend>& group) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::erase_if(groups_, [](const auto& weak) { return weak.expired(); });
   groups_.emplace_back(group);
 }
 
-std::vector<c10::intrusive_ptr<WeftBackend>> GroupRegistry::All() {
+std::vector<c10::intrusive_ptr<WeftBackend>> BackendRegistry::All() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<c10::intrusive_ptr<WeftBackend>> groups;
   for (const auto& weak : groups_) {
@@ -137,20 +124,20 @@ std::vector<c10::intrusive_ptr<WeftBackend>> GroupRegistry::All() {
 }
 
 absl::StatusOr<c10::intrusive_ptr<WeftBackend>> ProcessGroups::Make(GroupOptions options) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& group : registry_->All()) {
-    if (group->inherited_by_fork()) {
+  for (const auto& known : registry_->All()) {
+    if (known->inherited_by_fork()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "this process was forked from one that had joined group \"", group->name(),
+          "this process was forked from one that had joined group \"", known->name(),
           "\": threads and sockets of that are not its own. Fork before init_process_group(), or "
           "start workers with spawn or forkserver"));
     }
   }
+  // They go after the lock: a group ends with its last reference (work.h).
+  c10::intrusive_ptr<WeftBackend> first, parent = std::move(options.default_group), group;
+  std::lock_guard<std::mutex> lock(mutex_);
   const bool is_default = options.global_ranks.empty();
-  const c10::intrusive_ptr<WeftBackend> first = default_group_.lock();
-  c10::intrusive_ptr<WeftBackend> parent = std::move(options.default_group);
+  first = default_group_.lock();
   if (parent == nullptr) parent = first;
-  c10::intrusive_ptr<WeftBackend> group;
   if (is_default || parent == nullptr || parent->endpoint() == nullptr) {
     for (const std::string& pair : options.own_settings) {
       WEFT_RETURN_IF_ERROR(options.settings.SetPair(pair, kPgOptions));
@@ -162,7 +149,7 @@ absl::StatusOr<c10::intrusive_ptr<WeftBackend>> ProcessGroups::Make(GroupOptions
     // go on.
     const std::string name =
         parent == first ? options.name : absl::StrCat(parent->name(), "/", options.name);
-    WEFT_ASSIGN_OR_RETURN(GroupSettings settings, SettingsOfSubgroup(*parent, options));
+    WEFT_ASSIGN_OR_RETURN(BackendSettings settings, SettingsOfSubgroup(*parent, options));
     WEFT_ASSIGN_OR_RETURN(group, parent->Subgroup(name, options.global_ranks, std::move(settings)));
     group->setTimeout(options.timeout);
   }

@@ -20,13 +20,15 @@ struct GroupOptions {
   c10::intrusive_ptr<c10d::Store> store;  // the group's own name space
   int rank = 0;                           // in the group
   int size = 1;
-  std::string name;  // no other group of these processes has it
+  // No other group of these processes has it, unless that has the same ranks in the same order.
+  std::string name;
   // Ranks of its members in the default group, by group rank; empty: this is the default group.
   std::vector<int64_t> global_ranks;
   // The default group, which shrink() may have made: what `global_ranks` count. Null: the default
   // group that Make() made last, while it is alive.
   c10::intrusive_ptr<WeftBackend> default_group;
-  // Limit of waits; also of collectives and of the rendezvous, where the settings set none.
+  // Limit of waits; also of collectives and of the rendezvous, where the settings set none. A group
+  // that shares an endpoint has the longer one of this and the default group's for its collectives.
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
   Settings settings{LibrarySettings()};
   // "name=value" each, over `settings`: what this group was asked to have.
@@ -38,7 +40,7 @@ struct GroupOptions {
 absl::StatusOr<c10::intrusive_ptr<WeftBackend>> JoinGroup(GroupOptions options);
 
 // The groups of one process: weakly, as their users own them. Thread-safe.
-class GroupRegistry {
+class BackendRegistry {
  public:
   void Add(const c10::intrusive_ptr<WeftBackend>& group);
   // In the order in which they were made.
@@ -64,7 +66,7 @@ class ProcessGroups {
   void ShutDownAll();
 
  private:
-  const std::shared_ptr<GroupRegistry> registry_ = std::make_shared<GroupRegistry>();
+  const std::shared_ptr<BackendRegistry> registry_ = std::make_shared<BackendRegistry>();
   std::mutex mutex_;  // one group is made at a time
   c10::weak_intrusive_ptr<WeftBackend> default_group_{c10::intrusive_ptr<WeftBackend>()};
 };

@@ -30,6 +30,9 @@ std::atomic<bool (*)()> interrupt_check{nullptr};
 // The thread that ends the process; none: the process goes on.
 std::atomic<std::thread::id> ending_thread{};
 
+std::atomic<void* (*)()> release_lock{nullptr};
+std::atomic<void (*)(void*)> retake_lock{nullptr};
+
 // The lane whose thread this is.
 thread_local const void* current_lane = nullptr;
 
@@ -56,6 +59,25 @@ void StayIfProcessEnds() {
   for (;;) pause();
 }
 
+InterpreterUnlocked::InterpreterUnlocked()
+    : thread_(release_lock.load() == nullptr ? nullptr : release_lock.load()()) {}
+
+InterpreterUnlocked::~InterpreterUnlocked() {
+  if (thread_ == nullptr) return;
+  StayIfProcessEnds();
+  retake_lock.load()(thread_);
+}
+
+void SetInterpreterLock(void* (*release)(), void (*retake)(void* thread)) {
+  retake_lock.store(retake);
+  release_lock.store(release);
+}
+
+void JoinThread(std::thread& thread) {
+  const InterpreterUnlocked unlocked;
+  thread.join();
+}
+
 bool TransferState::done() const {
   return std::all_of(works.begin(), works.end(), [](const WorkPtr& work) { return work->done(); });
 }
@@ -70,6 +92,7 @@ int64_t TransferState::busy_ns() const {
 }
 
 absl::Status TransferState::WaitFor(absl::Duration bound) {
+  const std::shared_ptr<Endpoint> kept = endpoint.lock();
   bool (*const interrupted)() = interrupt_check.load();
   const auto slice_of = [&](absl::Duration left) {
     return interrupted != nullptr && left > kInterruptSlice ? kInterruptSlice : left;
@@ -124,8 +147,6 @@ std::exception_ptr TransferState::Conclude(const char* title, Statistics& statis
     error = BackendError(status);
   }
   statistics.Count(title, bytes, busy_ns(), error != nullptr);
-  deliver = nullptr;
-  held.clear();
   return error;
 }
 
@@ -141,15 +162,26 @@ WeftWork::WeftWork(int rank, c10d::OpType type, const char* title, at::TensorLis
       statistics_(std::move(statistics)),
       futures_(std::move(futures)) {}
 
+void WeftWork::CheckProcess() const {
+  TORCH_CHECK(forks_ == ForkCount(), "weft: this work, ", title_,
+              ", belongs to the process that this one was forked from; wait for it there");
+}
+
 void WeftWork::Finish() {
+  for (const auto& part : parts_) part->Finish();
+  decltype(state_->held) held;  // these two go after the mutex, as work.h says
+  decltype(state_->deliver) deliver;
   std::lock_guard<std::mutex> lock(finish_mutex_);
   if (finished_) return;
   std::exception_ptr error = state_->Conclude(title_, *statistics_);
+  held.swap(state_->held);
+  deliver.swap(state_->deliver);
   finished_ = true;
   finish(error);
 }
 
 absl::Status WeftWork::WaitFor(absl::Duration bound) {
+  const InterpreterUnlocked unlocked;
   WEFT_RETURN_IF_ERROR(state_->WaitFor(bound));
   Finish();
   return absl::OkStatus();
@@ -169,6 +201,7 @@ absl::Time WeftWork::deadline() const {
 }
 
 bool WeftWork::wait(std::chrono::milliseconds timeout) {
+  CheckProcess();
   const absl::Status status = timeout > kNoTimeout ? state_->WaitFor(absl::FromChrono(timeout))
                                                    : state_->WaitAsGroup(timeout_);
   if (status.ok()) Finish();
@@ -179,6 +212,7 @@ bool WeftWork::wait(std::chrono::milliseconds timeout) {
 }
 
 bool WeftWork::isCompleted() {
+  CheckProcess();
   if (!state_->done()) return false;
   Finish();
   return true;
@@ -221,6 +255,7 @@ void WeftWork::CompleteFuture(c10::ivalue::Future& future) {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> WeftWork::getFuture() {
+  CheckProcess();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     std::lock_guard<std::mutex> lock(future_mutex_);
@@ -255,7 +290,7 @@ FutureThreads::~FutureThreads() {
     if (thread.get_id() == std::this_thread::get_id()) {
       thread.detach();
     } else {
-      thread.join();
+      JoinThread(thread);
     }
   }
 }
@@ -294,7 +329,8 @@ void FutureThreads::Run(std::shared_ptr<Lane> lane) {
     lock.lock();
     bool ordered = lane->slice == absl::InfiniteDuration();
     for (auto item = lane->items.begin(); item != lane->items.end();) {
-      if (item->work->isCompleted() || now >= item->work->deadline()) {
+      // CompleteFuture() finishes the work, as that may want the interpreter's lock.
+      if (item->work->state()->done() || now >= item->work->deadline()) {
         completed.push_back(std::move(*item));
         item = lane->items.erase(item);
       } else if (ordered) {

@@ -2,6 +2,15 @@
 //
 // Received data that was staged is copied to its tensors by the first caller that finds the work
 // done: wait(), isCompleted() or the future. Thread-safe.
+//
+// The interpreter's lock. A thread takes it when it drops C++'s last reference to a tensor that
+// Python has seen, even where Python keeps the tensor (c10/util/intrusive_ptr.h), and when it runs
+// a callback of a future. PyTorch holds it when it calls isCompleted(), result() and getFuture(),
+// and when a work or a group goes. So in all of c10d
+//
+//   - under a mutex nothing goes that may hold a tensor (a state, a work, a future), and no future
+//     is completed: what is to go moves to a variable declared before the lock, and goes after it;
+//   - whoever may have that lock waits for works and threads without it (InterpreterUnlocked).
 #ifndef WEFT_COLLECTIVES_C10D_WORK_H_
 #define WEFT_COLLECTIVES_C10D_WORK_H_
 
@@ -23,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "collectives/c10d/fork.h"
 #include "collectives/c10d/statistics.h"
 #include "collectives/communicator.h"
 
@@ -34,6 +44,8 @@ struct TransferState {
   absl::InlinedVector<at::Tensor, 2> held;  // memory in use; dropped at the end
   std::function<void()> deliver;            // copies what was staged; runs once, after success
   uint64_t bytes = 0;                       // for the statistics
+  // Kept by waits, where nothing else does: the works need it. Once it is gone they are done.
+  std::weak_ptr<Endpoint> endpoint;
 
   bool done() const;
   int64_t busy_ns() const;  // from the first call to the last completion, once done
@@ -43,8 +55,8 @@ struct TransferState {
   // The same for a caller who names no bound, with `timeout`, the group's; none where it is not
   // positive. Works that have the same bound get a second more, to say whom they wait for.
   absl::Status WaitAsGroup(std::chrono::milliseconds timeout);
-  // Once, when the works are done: delivers, counts the call as `title` and lets go of the memory.
-  // Null, or the error of the call.
+  // Once, when the works are done: delivers, and counts the call as `title`. Null, or the error of
+  // the call.
   std::exception_ptr Conclude(const char* title, Statistics& statistics);
 };
 
@@ -62,6 +74,24 @@ void BeginProcessEnd();
 // Returns, unless the calling thread is to be kept.
 void StayIfProcessEnds();
 
+// While it lives, the calling thread is without the interpreter's lock, which it may have had.
+class InterpreterUnlocked {
+ public:
+  InterpreterUnlocked();
+  ~InterpreterUnlocked();
+  InterpreterUnlocked(const InterpreterUnlocked&) = delete;
+  InterpreterUnlocked& operator=(const InterpreterUnlocked&) = delete;
+
+ private:
+  void* const thread_;  // as `release` gave it
+};
+// How: `release` returns null where the calling thread does not have the lock, else what `retake`
+// wants. Set once, before the first group.
+void SetInterpreterLock(void* (*release)(), void (*retake)(void* thread));
+
+// Waits for the end of a thread that may want the interpreter's lock.
+void JoinThread(std::thread& thread);
+
 class WeftWork final : public c10d::Work {
  public:
   // `title`: of the profiler's row, "weft:all_reduce"; a literal. The row is for a profiler that is
@@ -75,31 +105,37 @@ class WeftWork final : public c10d::Work {
   void set_state(TransferState state) { *state_ = std::move(state); }
   void set_results(std::vector<at::Tensor> results) { results_ = std::move(results); }
   void set_sequence(uint64_t sequence) { sequence_ = sequence; }
+  // Works that this one is made of; each finishes itself, at the latest when this one does.
+  void set_parts(std::vector<c10::intrusive_ptr<WeftWork>> parts) { parts_ = std::move(parts); }
   const std::vector<at::Tensor>& results() const { return results_; }
   const std::shared_ptr<TransferState>& state() const { return state_; }
 
+  // These three throw in a process that was forked from the one that made the work.
   bool isCompleted() override;
+  // True, or throws c10::DistBackendError.
+  bool wait(std::chrono::milliseconds timeout) override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   bool isSuccess() const override;                // completed, and without an error
   std::exception_ptr exception() const override;  // null: none so far
   std::vector<at::Tensor> result() override;      // once completed
-  void synchronize() override { wait(kNoTimeout); }
-  int sourceRank() const override;  // of a receive, once done
-  // True, or throws c10::DistBackendError.
-  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override {}                  // of device streams, which the host has none of
+  int sourceRank() const override;                // of a receive, once done
   void abort() override;
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   float getDuration() const override;  // milliseconds
   uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
   friend class FutureThreads;
+  void CheckProcess() const;
   absl::Status WaitFor(absl::Duration bound);  // as that of the state; then Finish()
   void Finish();                               // once the works are done
   void CompleteFuture(c10::ivalue::Future& future);
   absl::Time deadline() const;  // of the future
 
   const char* const title_;
+  const int forks_ = ForkCount();    // at birth
   std::vector<at::Tensor> results_;  // result(), and the future's value
+  std::vector<c10::intrusive_ptr<WeftWork>> parts_;
   uint64_t sequence_ = 0;
   const std::chrono::milliseconds timeout_;
   const absl::Time born_ = absl::Now();

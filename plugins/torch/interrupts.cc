@@ -1,5 +1,6 @@
 // The interpreter's functions are looked up where the process has one: this library names no symbol
-// of Python, so that one file serves all its versions. All are of the stable ABI.
+// of Python, so that one file serves all its versions. All but PyGILState_Check, which all versions
+// have, are of the stable ABI.
 #include "plugins/torch/interrupts.h"
 
 #include <dlfcn.h>
@@ -22,9 +23,13 @@ struct Interpreter {
     Find(fetch, "PyErr_Fetch");
     Find(restore, "PyErr_Restore");
     Find(add_pending_call, "Py_AddPendingCall");
+    Find(has_lock, "PyGILState_Check");
+    Find(save_thread, "PyEval_SaveThread");
+    Find(restore_thread, "PyEval_RestoreThread");
     complete = is_initialized != nullptr && ensure != nullptr && release != nullptr &&
                check_signals != nullptr && fetch != nullptr && restore != nullptr &&
-               add_pending_call != nullptr;
+               add_pending_call != nullptr && has_lock != nullptr && save_thread != nullptr &&
+               restore_thread != nullptr;
   }
   int (*is_initialized)();
   int (*ensure)();  // an enumeration, as large as an int
@@ -33,6 +38,9 @@ struct Interpreter {
   void (*fetch)(void** type, void** value, void** traceback);
   void (*restore)(void* type, void* value, void* traceback);
   int (*add_pending_call)(int (*call)(void*), void* argument);
+  int (*has_lock)();
+  void* (*save_thread)();
+  void (*restore_thread)(void* thread);
   bool complete;
 };
 
@@ -70,5 +78,13 @@ bool HandleSignals() {
   python.release(state);
   return raised;
 }
+
+void* ReleaseLock() {
+  const Interpreter& python = Python();
+  if (!python.complete || python.is_initialized() == 0 || python.has_lock() == 0) return nullptr;
+  return python.save_thread();
+}
+
+void RetakeLock(void* thread) { Python().restore_thread(thread); }
 
 }  // namespace weft::torch_plugin

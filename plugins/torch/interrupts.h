@@ -1,4 +1,5 @@
-// Whether Python has a signal to handle, asked from a wait in C++, so that Ctrl-C ends it.
+// What waits in C++ need of Python's interpreter: whether it has a signal to handle, so that Ctrl-C
+// ends them, and its lock, without which they wait.
 #ifndef WEFT_PLUGINS_TORCH_INTERRUPTS_H_
 #define WEFT_PLUGINS_TORCH_INTERRUPTS_H_
 
@@ -8,6 +9,11 @@ namespace weft::torch_plugin {
 // exception, which the interpreter raises once the caller is back in it. False in other threads,
 // and in a process without an interpreter. The caller need not hold the interpreter's lock.
 bool HandleSignals();
+
+// Releases the interpreter's lock, where the calling thread has it: what RetakeLock() takes to get
+// it back. Else null, also once the interpreter ends.
+void* ReleaseLock();
+void RetakeLock(void* thread);
 
 }  // namespace weft::torch_plugin
 

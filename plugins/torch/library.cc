@@ -197,6 +197,7 @@ TORCH_LIBRARY(weft, library) {
   library.def("statistics", &StatisticsText);
   library.def("settings", &SettingsInForce);
   collectives::SetInterruptCheck(&HandleSignals);
+  collectives::SetInterpreterLock(&ReleaseLock, &RetakeLock);
 }
 
 }  // namespace

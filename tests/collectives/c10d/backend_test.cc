@@ -5,11 +5,19 @@
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 
+#include <array>
+#include <future>
+#include <mutex>
 #include <numeric>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "collectives/c10d/deferred.h"
+#include "collectives/c10d/work.h"
 #include "tests/collectives/c10d/thrown_by.h"
 #include "tests/collectives/job.h"
 
@@ -124,6 +132,13 @@ TEST(Backend, NonContiguousTensorsKeepTheirLayout) {
     at::Tensor output = at::zeros({3, 4}).t(), input = at::arange(6).to(at::kFloat).reshape({2, 3});
     backend._allgather_base(output, input, {})->wait();
     ExpectEqual(output, at::cat({input, input}));
+    // All elements in one place, which cannot be written to.
+    const bool root = backend.getRank() == 0;
+    Tensors spread{root ? at::full({1}, 7.0F).expand({8}) : at::zeros({8})};
+    const int64_t version = spread[0]._version();
+    backend.broadcast(spread, {})->wait();
+    ExpectEqual(spread[0], at::full({8}, 7.0F));
+    EXPECT_EQ(spread[0]._version(), version);
   });
 }
 
@@ -372,6 +387,13 @@ TEST(Backend, WrongArgumentsAreThrownWithWhatIsWrong) {
     at::Tensor output = at::empty({5}), input = at::empty({4});
     EXPECT_THAT(ThrownBy([&] { backend._allgather_base(output, input, {}); }),
                 HasSubstr("asks for 4"));
+    Tensors one{at::empty({1})}, nothing;
+    EXPECT_THAT(ThrownBy([&] { backend.alltoall(one, nothing, {}); }), HasSubstr("got 0 tensors"));
+    EXPECT_THAT(ThrownBy([&] { backend.alltoall(nothing, one, {}); }), HasSubstr("got 0 tensors"));
+    Tensors odd{
+        at::sparse_coo_tensor(at::zeros({1, 1}, at::kLong), at::ones({1}, at::kUInt16), {4})};
+    EXPECT_THAT(ThrownBy([&] { backend.allreduce(odd, {}); }),
+                HasSubstr("sum is not defined for UInt16"));
     std::vector<int64_t> none, splits{9};
     EXPECT_THAT(ThrownBy([&] { backend.alltoall_base(output, input, none, splits, {}); }),
                 HasSubstr("add up to 9"));
@@ -398,6 +420,7 @@ TEST(Backend, AWaitEndsAtItsOwnBoundAndTheWorkGoesOn) {
     if (backend.getRank() == 0) {
       auto work = backend.allreduce(tensors, {});
       EXPECT_THROW(work->wait(std::chrono::milliseconds(20)), c10::DistBackendError);
+      work->synchronize();  // waits for nothing
       EXPECT_FALSE(work->isCompleted());
       backend.send(token, 1, 0)->wait();
       work->wait();
@@ -452,6 +475,104 @@ TEST(Backend, AbortEndsTheGroupOnEveryRank) {
       Tensors never{at::ones({4})};
       EXPECT_THROW(backend.recv(never, 0, 5)->wait(), c10::DistBackendError);
     }
+  });
+}
+
+// Of rank 0: a synchronous call of another thread, a future, and a work that nobody kept.
+TEST(Backend, ShutdownEndsWhatIsUnderWayAndFreesItsMemoryAfterwards) {
+  std::promise<void> over;
+  const std::shared_future<void> is_over = over.get_future().share();
+  RunBackends(2, {"collective.timeout=60s"}, [&](WeftBackend& backend) {
+    if (backend.getRank() == 1) return is_over.wait();  // and calls nothing
+    std::string thrown;
+    std::thread caller([&] {
+      Tensors tensors{at::ones({4})};
+      thrown = ThrownBy([&] { backend.allreduce(tensors, Synchronous()); });
+    });
+    while (backend.getSequenceNumberForGroup() == 0) std::this_thread::yield();
+    std::vector<float> data(4, 1.0F);
+    WorkPtr gathering;
+    bool was_done = false;  // when the input went
+    {
+      at::Tensor output = at::empty({8});
+      at::Tensor input = at::from_blob(
+          data.data(), {4}, [&](void*) { was_done = gathering->done(); }, at::kFloat);
+      auto work = backend._allgather_base(output, input, {});
+      gathering = static_cast<WeftWork&>(*work).state()->works[0];
+    }
+    Tensors tensors{at::ones({4})};
+    auto future = backend.allreduce(tensors, {})->getFuture();
+    const absl::Time start = absl::Now();
+    backend.shutdown();
+    EXPECT_LT(absl::Now() - start, absl::Seconds(30));
+    caller.join();
+    EXPECT_THAT(thrown, HasSubstr("shut it down"));
+    EXPECT_TRUE(future->hasError());
+    EXPECT_TRUE(was_done);
+    over.set_value();
+  });
+}
+
+// `interpreter` stands for the lock of the interpreter: whoever lets go of an input takes it, and
+// PyTorch has it when it asks for futures and for what is completed.
+TEST(Backend, InputsGoWithoutAMutex) {
+  RunBackends(2, [](WeftBackend& backend) {
+    std::recursive_mutex interpreter;
+    std::vector<float> data(4, 1.0F);
+    for (int round = 0; round < 100; ++round) {
+      std::vector<WeftBackend::WorkHandle> works;
+      for (int i = 0; i < 8; ++i) {
+        at::Tensor output = at::empty({8});
+        at::Tensor input = at::from_blob(
+            data.data(), {4},
+            [&](void*) { const std::lock_guard<std::recursive_mutex> lock(interpreter); },
+            at::kFloat);
+        works.push_back(backend._allgather_base(output, input, {}));
+      }
+      std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+      {
+        const std::lock_guard<std::recursive_mutex> lock(interpreter);
+        for (const auto& work : works) futures.push_back(work->getFuture());
+        for (const auto& work : works) {
+          while (!work->isCompleted()) std::this_thread::yield();
+        }
+      }
+      for (const auto& future : futures) future->waitAndThrow();
+    }
+  });
+}
+
+TEST(Backend, AfterAMonitoredBarrierThatRanOutTheNextOneWorks) {
+  std::array<std::promise<void>, 2> ran_out;
+  RunBackends(3, [&](WeftBackend& backend) {
+    const int rank = backend.getRank();
+    const auto wait = [&](std::chrono::milliseconds timeout) {
+      c10d::BarrierOptions options;
+      options.timeout = timeout;
+      return ThrownBy([&] { backend.monitoredBarrier(options, true); });
+    };
+    if (rank == 2) {
+      for (auto& other : ran_out) other.get_future().wait();
+    }
+    EXPECT_THAT(wait(std::chrono::milliseconds(100)),
+                HasSubstr(rank == 0 ? "2 did not come" : "monitoredBarrier of group"));
+    if (rank != 2) ran_out[static_cast<size_t>(rank)].set_value();
+    EXPECT_EQ(wait(std::chrono::seconds(20)), "");
+    EXPECT_EQ(wait(std::chrono::seconds(20)), "");
+  });
+}
+
+TEST(Deferred, WhatAnOperationThrowsFailsItOnEveryRank) {
+  RunRanks(2, {}, [](std::shared_ptr<Endpoint> endpoint) {
+    const int rank = endpoint->rank().value();
+    auto communicator = Communicator::Create(std::move(endpoint), "deferred", AllRanks(2));
+    ASSERT_TRUE(communicator.ok()) << communicator.status();
+    Deferred deferred(*std::move(communicator));
+    const WorkPtr work = deferred.Run([rank](Communicator& group) {
+      TORCH_CHECK(rank != 0, "no memory");
+      return group.Barrier()->Wait();
+    });
+    EXPECT_THAT(work->Wait().ToString(), HasSubstr("no memory"));
   });
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "tests/collectives/c10d/thrown_by.h"
 
 namespace weft::collectives {
@@ -58,8 +59,10 @@ struct Process {
   void Await(const std::string& key) { store->wait({key}, kTimeout); }
 };
 
-// Each rank is a thread, with groups of its own.
-void RunProcesses(int size, const std::function<void(Process&)>& body) {
+// Each rank is a thread, with groups of its own. `timeout` and `settings` are the default group's.
+void RunProcesses(int size, const std::function<void(Process&)>& body,
+                  std::chrono::milliseconds timeout = kTimeout,
+                  const std::vector<std::string>& settings = {}) {
   at::set_num_threads(1);
   auto store = c10::make_intrusive<c10d::HashStore>();
   store->setTimeout(kTimeout);
@@ -72,7 +75,8 @@ void RunProcesses(int size, const std::function<void(Process&)>& body) {
       options.rank = rank;
       options.size = size;
       options.name = "world";
-      options.timeout = kTimeout;
+      options.timeout = timeout;
+      options.own_settings = settings;
       auto world = process.groups.Make(std::move(options));
       ASSERT_TRUE(world.ok()) << world.status();
       process.world = *world;
@@ -160,6 +164,54 @@ TEST(ProcessGroups, AShrunkGroupIsAmongThoseAlive) {
     shrunk->barrier({})->wait();
     process.Tell("made");
   });
+}
+
+TEST(ProcessGroups, AGroupEndsWithItsLastReference) {
+  RunProcesses(2, [](Process& process) {
+    auto half = process.world->split(process.store, {0, 1}, Named("half"));
+    if (process.rank == 1) return process.Await("ended");  // and calls nothing
+    Tensors tensors{at::ones({8})};
+    auto work = half->allreduce(tensors, {});
+    auto future = work->getFuture();
+    half = nullptr;
+    EXPECT_THAT(ThrownBy([&] { work->wait(std::chrono::seconds(30)); }),
+                HasSubstr("destroyed it with works unfinished"));
+    EXPECT_THAT(ThrownBy([&] { future->waitAndThrow(); }), Not(IsEmpty()));
+    process.Tell("ended");
+  });
+}
+
+// Rank 1 has made the second one, and is in its calls, when rank 0 leaves the first.
+TEST(ProcessGroups, ALateGoodbyeIsNotForTheNextGroupOfThatName) {
+  RunProcesses(2, [](Process& process) {
+    const auto make = [&] { return process.Make("pair", {0, 1}, process.rank, process.world); };
+    Group first = make();
+    EXPECT_EQ(SumOver(first, process.rank), 3);
+    if (process.rank == 0) process.Await("made again");
+    first->shutdown();
+    Group second = make();
+    EXPECT_EQ(second->name(), "pair");
+    if (process.rank == 1) process.Tell("made again");
+    EXPECT_EQ(SumOver(second, process.rank), 3);
+    // Longer than an endpoint lets a call wait before it looks who has left.
+    if (process.rank == 0) absl::SleepFor(absl::Milliseconds(300));
+    EXPECT_EQ(ThrownBy([&] { SumOver(second, process.rank); }), "");
+    process.world->barrier({})->wait();
+  });
+}
+
+TEST(ProcessGroups, AGroupOfALongerTimeoutThanTheDefaultGroupsWaitsAsLong) {
+  RunProcesses(
+      2,
+      [](Process& process) {
+        const Group made = process.Make("made", {0, 1}, process.rank, process.world);
+        const Group split = Ours(process.world->split(process.store, {0, 1}, Named("split")));
+        for (const Group& group : {made, split}) {
+          if (process.rank == 1) absl::SleepFor(absl::Seconds(1));
+          EXPECT_EQ(ThrownBy([&] { SumOver(group, process.rank); }), "");
+        }
+      },
+      std::chrono::milliseconds(300), {"store.timeout=2m"});
 }
 
 TEST(ProcessGroups, AnAbortEndsCallsOfSeveralRoundsOnEveryRank) {

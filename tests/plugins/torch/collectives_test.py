@@ -91,6 +91,27 @@ def premultiplied_sum(rank: int) -> None:
         part = torch.empty(2)
         dist.reduce_scatter_tensor(part, torch.full((2 * size,), float(rank + 1)), op)
         same(part, torch.full((2,), total), "reduce_scatter_tensor")
+        whole = torch.arange(2.0 * size) * (rank + 1)
+        for what, parts in (("views", list(whole.split(2))),
+                            ("copies", [block.clone() for block in whole.split(2)])):
+            dist.reduce_scatter(part, parts, op)
+            same(part, torch.arange(2.0 * size).split(2)[rank] * total, f"reduce_scatter of {what}")
+        # The factor has another type than these.
+        for dtype in (torch.int64, torch.bfloat16):
+            tensor = torch.full((6,), 4 * (rank + 1), dtype=dtype)
+            right = torch.full((6,), int(4 * total) if rank == 0 else 4 * (rank + 1), dtype=dtype)
+            dist.reduce(tensor, 0, op)
+            same(tensor, right, f"reduce of {dtype}")
+            part = torch.empty(2, dtype=dtype)
+            whole = torch.full((2 * size,), 4 * (rank + 1), dtype=dtype)
+            dist.reduce_scatter_tensor(part, whole, op)
+            same(part, torch.full((2,), int(4 * total), dtype=dtype), f"reduce_scatter of {dtype}")
+    scalar = torch.tensor(float(rank + 1))
+    dist.all_reduce(scalar, dist._make_nccl_premul_sum(torch.tensor([0.25])))
+    same(scalar, torch.tensor(sum(range(1, size + 1)) / 4), "all_reduce of a scalar")
+    large = torch.tensor([100_000_001])
+    dist.all_reduce(large, dist._make_nccl_premul_sum(2.0))
+    same(large, torch.tensor([200_000_002 * size]), "all_reduce of a large number")
 
 
 def beyond_gloo(rank: int) -> None:
@@ -171,6 +192,9 @@ def non_contiguous(rank: int) -> None:
     tensor = strided(rank)
     dist.broadcast(tensor, 0)
     same(tensor, strided(0), "broadcast")
+    tensor = torch.ones(1).expand(8) if rank == 0 else torch.zeros(8)
+    dist.broadcast(tensor, 0)
+    same(tensor, torch.ones(8), "broadcast of one number")
     tensor = strided(rank + 1)
     dist.reduce(tensor, 0)
     same(tensor, strided(total if rank == 0 else rank + 1), "reduce")
@@ -396,6 +420,12 @@ def wrong_arguments(rank: int) -> None:
                                             torch.ones(4, dtype=torch.int32)))
     text = thrown(lambda: dist.all_reduce(torch.ones(2, dtype=torch.uint16)))
     assert "sum is not defined for" in text and "UInt16" in text, text
+    ones = torch.ones(2, dtype=torch.uint16)
+    text = thrown(lambda: dist.all_reduce(
+        torch.sparse_coo_tensor(torch.tensor([[0, 1]]), ones, (4,))))
+    assert "sum is not defined for" in text and "UInt16" in text, text
+    text = thrown(lambda: dist.all_to_all([torch.ones(1)] * dist.get_world_size(), []))
+    assert "got 0 tensors" in text, text
     text = thrown(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND))
     assert "band is not defined for Float [2]" in text, text
     if dist.get_world_size() > 1:
@@ -484,6 +514,22 @@ def threads_wait_for_one_work(rank: int) -> None:
     assert waits == [True] * 90, waits
 
 
+def inputs_go_while_futures_are_asked_for(rank: int) -> None:
+    """Whoever lets go of an input that only a call has takes the interpreter's lock, which this
+    thread has while it asks for futures and whether works are completed."""
+    size = dist.get_world_size()
+    for _ in range(100):
+        outputs = [torch.empty(4 * size) for _ in range(16)]
+        works = [dist.all_gather_into_tensor(output, torch.ones(4), async_op=True)
+                 for output in outputs]
+        futures = [work.get_future() for work in works]
+        while not all(work.is_completed() for work in works):
+            pass
+        for future, output in zip(futures, outputs, strict=True):
+            future.wait()
+            same(output, torch.ones(4 * size), "all_gather_into_tensor")
+
+
 def profiled(rank: int) -> None:
     """Each kind's event record_param_comms has its numbers, as PyTorch's backend for NCCL counts."""
     size, after = dist.get_world_size(), (rank + 1) % dist.get_world_size()
@@ -533,7 +579,8 @@ def profiled(rank: int) -> None:
 
 EVERYTHING = (reduced_types, premultiplied_sum, beyond_gloo, moved_types, shapes, large, non_contiguous,
               uneven_lists, gathers_rows, exchanges, prioritises, coalesced, sparse, objects, works_and_futures,
-              threads_wait_for_one_work, profiled, groups, allocates, wrong_arguments)
+              threads_wait_for_one_work, inputs_go_while_futures_are_asked_for, profiled, groups,
+              allocates, wrong_arguments)
 
 
 class Collectives(unittest.TestCase):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 import unittest
 import urllib.request
 from unittest import mock
@@ -20,7 +21,7 @@ sys.path.append(str(installed.SOURCE / "tests/tools/run"))
 from processes import until  # noqa: E402
 import torch.distributed.elastic.rendezvous.registry  # noqa: E402, F401 (it loads weft.torch.driver)
 from weft.store import StoreTimeout  # noqa: E402
-from weft.torch.driver import DriverRendezvousHandler  # noqa: E402
+from weft.torch.driver import DriverRendezvousHandler, end_text  # noqa: E402
 
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 SECRET = "5a" * 32
@@ -161,6 +162,16 @@ class SlowStore:
             self.loses_next = False
             raise StoreTimeout("DEADLINE_EXCEEDED", "the store does not answer")
         return self.values.get(key, expected)
+
+
+class EndTest(unittest.TestCase):
+    def text(self, exit_code: int) -> str:
+        failure = types.SimpleNamespace(exitcode=exit_code, timestamp=0, message="")
+        return end_text(types.SimpleNamespace(failures={0: failure}))
+
+    def test_by_a_signal_has_its_number_and_the_name_that_it_may_have(self):
+        self.assertEqual(self.text(-9), "was killed by signal 9 (SIGKILL)")
+        self.assertEqual(self.text(-40), "was killed by signal 40")
 
 
 class ReportTest(unittest.TestCase):

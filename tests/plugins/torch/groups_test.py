@@ -5,6 +5,7 @@ import installed
 import os
 import pathlib
 import signal
+import threading
 import time
 import unittest
 
@@ -210,6 +211,19 @@ def shrinks_after_a_death(rank: int) -> None:
     dist.barrier()
 
 
+def ends_with_its_last_reference(rank: int) -> None:
+    """And with a future, for whose callback its thread takes the interpreter's lock."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    group, told = backend.shrink([]), threading.Event()
+    others = store().clone()
+    if rank == 0:  # the other one calls nothing
+        group.allreduce([torch.ones(4)]).get_future().then(lambda done: told.set())
+        del group
+        assert told.wait(60), "its future has not ended"
+        others.set("the group has ended", "")
+    others.wait(["the group has ended"])
+
+
 def connections_to(port: int) -> int:
     """TCP connections of this host whose other end is at `port`."""
     rows = []
@@ -263,6 +277,10 @@ class Groups(unittest.TestCase):
 
     def test_shrink_beside_their_parent(self):
         installed.fork_ranks(4, shrinks_a_group, dying=LEFT_OUT)
+
+    def test_end_with_their_last_reference(self):
+        # The links that the unfinished call was on go with it, and other groups with these.
+        installed.fork_ranks(2, ends_with_its_last_reference, ends_well=False)
 
     def test_shrink_with_abort_while_a_call_waits_for_a_rank(self):
         installed.fork_ranks(4, shrinks_while_a_call_waits, dying=LEFT_OUT)

@@ -121,10 +121,11 @@ class RankError(AssertionError):
 
 
 def fork_ranks(size: int, body, *arguments, backend: str = "weft", limit: float = LIMIT,
-               dying: int | None = None) -> list:
+               dying: int | None = None, ends_well: bool = True) -> list:
     """body(rank, *arguments) in `size` processes that have joined a default group; its results by
-    rank. RankError with the tracebacks of all ranks that failed, but for one that is to die. The
-    ranks are forked from this process, which has PyTorch loaded but has done nothing with it."""
+    rank. RankError with the tracebacks of all ranks that failed, but for one that is to die. Where
+    none dies and the job `ends_well`, all meet at the end and destroy the group. The ranks are
+    forked from this process, which has PyTorch loaded but has done nothing with it."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory(prefix="weft-ranks-") as folder:
         ranks = []
@@ -132,7 +133,7 @@ def fork_ranks(size: int, body, *arguments, backend: str = "weft", limit: float 
             here, there = context.Pipe(duplex=False)
             process = context.Process(
                 target=_run_rank, args=(there, folder, rank, size, backend, body, arguments,
-                                         dying is None))
+                                         ends_well and dying is None))
             process.start()
             there.close()
             ranks.append((process, here))

@@ -186,6 +186,27 @@ time.sleep(0.3 * (rank + 1))  # of rank 1 both threads hear that rank 0 has gone
 """)
 
 
+    def test_by_an_exception_while_another_thread_is_in_a_call(self):
+        with installed.programs(2, HEAD + """
+import threading
+if rank == 1:
+    sys.stdin.readline()  # and calls nothing
+    os._exit(0)
+backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+before = backend._get_sequence_number_for_group()
+threading.Thread(target=dist.barrier, daemon=True).start()
+while backend._get_sequence_number_for_group() == before:
+    time.sleep(0.01)
+future = dist.all_reduce(ones, async_op=True).get_future()
+raise KeyError("the user's fault")
+""") as ranks:
+            self.assertEqual(ranks[0].wait(60), 1, ranks[0].output())
+            self.assertIn("KeyError", ranks[0].output())
+            self.assertNotIn("terminate called", ranks[0].output())
+            ranks[1].process.stdin.close()
+            self.assertEqual(ranks[1].wait(), 0, ranks[1].output())
+
+
 class Meeting(unittest.TestCase):
     def test_names_the_rank_that_does_not_come(self):
         with installed.programs(2, """
@@ -250,9 +271,15 @@ class Fork(unittest.TestCase):
     def test_in_a_child_every_call_says_why_not(self):
         run(self, 2, """
 import warnings; warnings.simplefilter("ignore")
+given = torch.ones(10)
+work = dist.all_reduce(given, async_op=True) if rank == 0 else None
 child = os.fork()
 if child == 0:
-    for call in (lambda: dist.all_reduce(ones), lambda: dist.new_group([0, 1])):
+    calls = [lambda: dist.all_reduce(ones), lambda: dist.new_group([0, 1]),
+             lambda: dist.group.WORLD.split_group([0, 1], group_name="split")]
+    if rank == 0:
+        calls += [work.wait, work.get_future, work.is_completed]
+    for call in calls:
         try:
             call()
         except RuntimeError as error:
@@ -261,6 +288,11 @@ if child == 0:
             raise AssertionError("a forked child used its parent's group")
     sys.exit(0)  # with all that interpreters do at their end
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+meet("both children have ended")
+if rank == 1:
+    work = dist.all_reduce(given, async_op=True)
+work.wait()
+assert given.eq(2).all(), given
 for _ in range(3):
     dist.all_reduce(ones)
 dist.barrier()

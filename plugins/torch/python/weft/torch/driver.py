@@ -78,7 +78,10 @@ def end_text(result) -> str:
         return "exited with status 0"
     first = failures[0]
     if first.exitcode < 0:
-        return f"was killed by signal {-first.exitcode} ({signal.Signals(-first.exitcode).name})"
+        number = -first.exitcode
+        # Of real-time signals only the first and the last have a name.
+        name = f" ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
+        return f"was killed by signal {number}{name}"
     lines = [line for line in str(first.message).splitlines() if line.strip()]
     cause = "".join(c for c in (lines[-1] if lines else "") if c.isprintable())[:_CAUSE_MOST]
     return f"exited with status {first.exitcode}" + (f": {cause}" if cause else "")
