@@ -97,7 +97,7 @@ absl::Status CheckpointMirror::Begin(const std::string& path, bool& began) {
         Annotate(Copy(*source, folder_, gives_up_),
                  absl::StrCat("copy step ", source->manifest.step, " to ", folder_)));
     retention_.Committed(source->manifest.step);
-    return retention_.Prune().status();
+    return retention_.Prune(gives_up_).status();
   });
   return before;
 }

@@ -45,8 +45,8 @@ class CheckpointMirror {
   // where the copy before is still under way. The error of a copy that has ended since is returned
   // first, and this one then begins all the same.
   absl::Status Begin(const std::string& path, bool& began);
-  // Waits for the copy under way, and returns its error, once. kDeadlineExceeded: it takes longer
-  // than `patience`, and is given up at its next megabyte.
+  // Waits for the copy under way, and for old ones to be deleted, and returns the error, once.
+  // kDeadlineExceeded: that takes longer than `patience`, and is given up at its next megabyte.
   absl::Status Finish(absl::Duration patience = absl::InfiniteDuration());
 
   const std::string& folder() const { return folder_; }

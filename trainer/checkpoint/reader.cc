@@ -21,7 +21,7 @@ bool IsDamage(const absl::Status& status) {
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
-    const std::string& path, Verification verification) {
+    const std::string& path, Verification verification, const std::atomic<bool>& gives_up) {
   const std::string manifest_path = absl::StrCat(path, "/", kManifestName);
   auto text = ReadFile(manifest_path);
   if (!text.ok()) return Annotate(text.status(), absl::StrCat(path, " is not a checkpoint"));
@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
   WEFT_RETURN_IF_ERROR(reader->CheckSizes());
   if (verification == Verification::kEverything) {
     for (int shard = 0; shard < reader->manifest_.world_size; ++shard) {
-      WEFT_RETURN_IF_ERROR(reader->Touch(shard).status());
+      WEFT_RETURN_IF_ERROR(reader->Touch(shard, gives_up).status());
     }
   }
   return reader;
@@ -65,11 +65,12 @@ absl::Status CheckpointReader::CheckSizes() const {
   return absl::OkStatus();
 }
 
-absl::Status CheckpointReader::OpenShard(const ShardInfo& info, Shard& shard) const {
+absl::Status CheckpointReader::OpenShard(const ShardInfo& info, Shard& shard,
+                                         const std::atomic<bool>& gives_up) const {
   const std::string path = PathOf(info);
   uint32_t actual = 0;
   WEFT_RETURN_IF_ERROR(ReadInChunks(
-      path, [&](absl::Span<const std::byte> bytes) { actual = Crc32c(bytes, actual); }));
+      path, [&](absl::Span<const std::byte> bytes) { actual = Crc32c(bytes, actual); }, gives_up));
   if (actual != info.crc32c) {
     return absl::DataLossError(absl::StrFormat(
         "%s is damaged: its checksum is %08x instead of %08x", path, actual, info.crc32c));
@@ -79,11 +80,12 @@ absl::Status CheckpointReader::OpenShard(const ShardInfo& info, Shard& shard) co
   return absl::OkStatus();
 }
 
-absl::StatusOr<const SafetensorsFile*> CheckpointReader::Touch(int number) const {
+absl::StatusOr<const SafetensorsFile*> CheckpointReader::Touch(
+    int number, const std::atomic<bool>& gives_up) const {
   Shard& shard = *shards_[static_cast<size_t>(number)];
   std::lock_guard lock(shard.mutex);
   if (!shard.opened) {
-    shard.status = OpenShard(manifest_.shards[static_cast<size_t>(number)], shard);
+    shard.status = OpenShard(manifest_.shards[static_cast<size_t>(number)], shard, gives_up);
     shard.opened = true;
   }
   if (!shard.status.ok()) return shard.status;

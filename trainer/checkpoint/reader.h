@@ -9,6 +9,7 @@
 #ifndef WEFT_TRAINER_CHECKPOINT_READER_H_
 #define WEFT_TRAINER_CHECKPOINT_READER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -37,8 +38,10 @@ bool IsDamage(const absl::Status& status);
 // Thread-safe.
 class CheckpointReader {
  public:
+  // Cancelled where `gives_up` while every byte is read.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(
-      const std::string& path, Verification verification = Verification::kWhenTouched);
+      const std::string& path, Verification verification = Verification::kWhenTouched,
+      const std::atomic<bool>& gives_up = false);
   // Reads by a manifest that another rank has read, and whose files' sizes it has checked.
   static std::unique_ptr<CheckpointReader> With(std::string path, Manifest manifest);
 
@@ -74,9 +77,11 @@ class CheckpointReader {
   absl::StatusOr<const BufferLayout*> FindBuffer(absl::string_view name) const;
   absl::Status CheckSizes() const;
   std::string PathOf(const ShardInfo& shard) const;
-  absl::StatusOr<const SafetensorsFile*> Touch(int shard) const;
+  absl::StatusOr<const SafetensorsFile*> Touch(int shard,
+                                               const std::atomic<bool>& gives_up = false) const;
   absl::StatusOr<const SafetensorsFile*> TouchUnverified(int shard) const;
-  absl::Status OpenShard(const ShardInfo& info, Shard& shard) const;
+  absl::Status OpenShard(const ShardInfo& info, Shard& shard,
+                         const std::atomic<bool>& gives_up) const;
 
   const std::string path_;
   const Manifest manifest_;

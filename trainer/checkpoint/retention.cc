@@ -70,8 +70,9 @@ absl::StatusOr<Listing> List(const std::string& folder) {
   return listing;
 }
 
-absl::Status OpenEntry(const Entry& entry, Verification verification) {
-  auto reader = CheckpointReader::Open(entry.path, verification);
+absl::Status OpenEntry(const Entry& entry, Verification verification,
+                       const std::atomic<bool>& gives_up = false) {
+  auto reader = CheckpointReader::Open(entry.path, verification, gives_up);
   if (!reader.ok()) return reader.status();
   if ((*reader)->manifest().step == entry.step) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(entry.path, " holds step ", (*reader)->manifest().step));
@@ -155,13 +156,14 @@ void Retention::Committed(int64_t step) {
   passed_over_.erase(step);
 }
 
-bool Retention::Verify(const std::string& path, int64_t step) {
-  const bool whole = OpenEntry({step, path}, Verification::kEverything).ok();
-  (whole ? whole_ : passed_over_).insert(step);
-  return whole;
+bool Retention::Verify(const std::string& path, int64_t step, const std::atomic<bool>& gives_up) {
+  const absl::Status status = OpenEntry({step, path}, Verification::kEverything, gives_up);
+  if (absl::IsCancelled(status)) return false;
+  (status.ok() ? whole_ : passed_over_).insert(step);
+  return status.ok();
 }
 
-absl::StatusOr<std::vector<std::string>> Retention::Prune() {
+absl::StatusOr<std::vector<std::string>> Retention::Prune(const std::atomic<bool>& gives_up) {
   WEFT_ASSIGN_OR_RETURN(Listing listing, List(folder_));
   std::vector<std::string> removed;
   int kept = 0;
@@ -172,7 +174,7 @@ absl::StatusOr<std::vector<std::string>> Retention::Prune() {
       bool whole =
           whole_.count(entry.step) > 0 && OpenEntry(entry, Verification::kWhenTouched).ok();
       if (!whole && may_verify) {
-        whole = Verify(entry.path, entry.step);
+        whole = Verify(entry.path, entry.step, gives_up);
         may_verify = false;
       }
       if (whole) ++kept;

@@ -2,6 +2,7 @@
 #ifndef WEFT_TRAINER_CHECKPOINT_RETENTION_H_
 #define WEFT_TRAINER_CHECKPOINT_RETENTION_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -63,12 +64,13 @@ class Retention {
   // the last committed one. Returns the paths that are gone; nothing happens before a first commit.
   // A crash in between leaves no half checkpoint under a valid name.
   //
-  // To know more checkpoints it reads one whole, at most, so that a training step does not wait
-  // long. Until `keep` are known, nothing is deleted: for a while there may be more than `keep`.
-  absl::StatusOr<std::vector<std::string>> Prune();
+  // To know more checkpoints it reads one whole, at most; where `gives_up`, it leaves that, and the
+  // next call tries again. Until `keep` are known, nothing is deleted: for a while there may be
+  // more than `keep`.
+  absl::StatusOr<std::vector<std::string>> Prune(const std::atomic<bool>& gives_up = false);
 
  private:
-  bool Verify(const std::string& path, int64_t step);
+  bool Verify(const std::string& path, int64_t step, const std::atomic<bool>& gives_up);
 
   const std::string folder_;
   const int keep_;

@@ -163,11 +163,13 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view cont
 }
 
 absl::Status ReadInChunks(const std::string& path,
-                          const std::function<void(absl::Span<const std::byte>)>& take) {
+                          const std::function<void(absl::Span<const std::byte>)>& take,
+                          const std::atomic<bool>& gives_up) {
   Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.number < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
   std::vector<std::byte> chunk(kWriteBuffer);
   while (true) {
+    if (gives_up.load()) return absl::CancelledError(absl::StrCat("read ", path, ": given up"));
     ssize_t count = read(file.number, chunk.data(), chunk.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return ErrnoStatus(errno, absl::StrCat("read ", path));

@@ -10,6 +10,7 @@
 #ifndef WEFT_TRAINER_FILES_FILE_H_
 #define WEFT_TRAINER_FILES_FILE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -80,9 +81,10 @@ class AtomicFile {
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content,
                                  Durability durability = Durability::kSynced);
 // The file's bytes in order, some at a time. Unlike a MappedFile, a disk that fails is a status and
-// not the signal SIGBUS.
+// not the signal SIGBUS. Cancelled where `gives_up`, which is looked at before each megabyte.
 absl::Status ReadInChunks(const std::string& path,
-                          const std::function<void(absl::Span<const std::byte>)>& take);
+                          const std::function<void(absl::Span<const std::byte>)>& take,
+                          const std::atomic<bool>& gives_up = false);
 
 // The bytes at `offset`. DataLoss where the file ends before.
 absl::Status ReadAt(const std::string& path, int64_t offset, absl::Span<std::byte> out);

@@ -113,6 +113,14 @@ absl::StatusOr<Mesh> MeshOf(const TrainConfig& config, int ranks) {
                                alike, " data-parallel ranks (", ranks, " ranks / tensor ", tensor,
                                " / pipeline ", pipeline, ")"));
   }
+  const ParallelSizes sizes{tensor, context, data, expert, pipeline};
+  if (config.model.HasExperts() && ShardSizesOf(config, sizes).experts == 0) {
+    return Refuse(absl::StrCat(
+        "parallel.zero_group = ", config.zero_group,
+        ": groups of so many ranks have more of the ranks of one expert than of another; "
+        "a multiple of parallel.context x parallel.expert = ",
+        context * expert, ", or a divisor of parallel.context = ", context, ", is right"));
+  }
   return Mesh::Create({{Axis::kTensor, tensor},
                        {Axis::kContext, context},
                        {Axis::kExpert, expert},
@@ -124,6 +132,22 @@ ParallelSizes SizesOf(const Mesh& mesh) {
   return {mesh.Size(Axis::kTensor), mesh.Size(Axis::kContext),
           mesh.Size(Axis::kData) * mesh.Size(Axis::kExpert), mesh.Size(Axis::kExpert),
           mesh.Size(Axis::kPipeline)};
+}
+
+ShardSizes ShardSizesOf(const TrainConfig& config, const ParallelSizes& sizes) {
+  const int context = sizes.context, all = context * sizes.data;
+  const int group = config.zero_group > 0 ? std::min(config.zero_group, all) : all;
+  // Data-parallel ranks are in the order context, expert, data. A group of whole rounds of context
+  // x expert has equally many ranks of each expert. A smaller one has, of each expert that it has,
+  // the ranks along context or an equal part of them.
+  const int round = context * sizes.expert;
+  int experts = 0;
+  if (sizes.expert == 1 || group % round == 0) {
+    experts = group / sizes.expert;
+  } else if (group < round && (context % group == 0 || group % context == 0)) {
+    experts = std::min(group, context);
+  }
+  return {.shared = group, .experts = experts};
 }
 
 ParallelGroups ParallelGroups::Alone() {
@@ -151,7 +175,7 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
   groups.records = endpoint->records();
   if (groups.records != nullptr) groups.records->Say(absl::StrCat("mesh ", groups.mesh.ToText()));
   // Named after the axes and the group's first rank.
-  auto make = [&](const char* name, std::vector<JobRank> members) {
+  auto make = [&](const std::string& name, const std::vector<JobRank>& members) {
     std::vector<Rank> ranks;
     for (JobRank member : members) ranks.emplace_back(member.value());
     return Group::Create(endpoint, absl::StrCat("train.", name, ".", ranks[0].value()), ranks);
@@ -174,28 +198,35 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
   WEFT_ASSIGN_OR_RETURN(groups.context, along("context", {Axis::kContext}));
   WEFT_ASSIGN_OR_RETURN(groups.data, along("data", {Axis::kContext, Axis::kExpert, Axis::kData}));
   WEFT_ASSIGN_OR_RETURN(groups.expert, along("expert", {Axis::kTensor, Axis::kExpert}));
+  // Of the ranks along `axes`, `ranks` neighbours share the training state.
+  auto cut = [&](ParallelGroups& of, const std::string& prefix, AxisSet axes,
+                 int ranks) -> absl::Status {
+    const topology::MeshGroup data = groups.mesh.GroupOf(mine, axes);
+    const int size = static_cast<int>(data.members.size());
+    if (ranks == size) return absl::OkStatus();
+    const int position = static_cast<int>(data.position);
+    std::vector<JobRank> shard, replicas;
+    for (int i = 0; i < size; ++i) {
+      const JobRank member = data.members[static_cast<size_t>(i)];
+      if (i / ranks == position / ranks) shard.push_back(member);
+      if (i % ranks == position % ranks) replicas.push_back(member);
+    }
+    WEFT_ASSIGN_OR_RETURN(of.shard, make(prefix + "shard", shard));
+    WEFT_ASSIGN_OR_RETURN(of.replicas, make(prefix + "replicas", replicas));
+    return absl::OkStatus();
+  };
+  const ShardSizes sizes = ShardSizesOf(config, SizesOf(groups.mesh));
+  WEFT_RETURN_IF_ERROR(cut(groups, "", {Axis::kContext, Axis::kExpert, Axis::kData}, sizes.shared));
   groups.replica = groups.mesh.PositionIn(mine, {Axis::kExpert, Axis::kData});
   if (config.model.HasExperts()) {
     groups.experts = std::make_unique<ParallelGroups>(Alone());
     WEFT_ASSIGN_OR_RETURN(groups.experts->data,
                           along("expert_data", {Axis::kContext, Axis::kData}));
     WEFT_ASSIGN_OR_RETURN(groups.experts->world, along("expert_world", everybody));
+    WEFT_RETURN_IF_ERROR(
+        cut(*groups.experts, "expert_", {Axis::kContext, Axis::kData}, sizes.experts));
   }
   WEFT_ASSIGN_OR_RETURN(groups.pipeline, along("pipeline", {Axis::kPipeline}));
-  const topology::MeshGroup data =
-      groups.mesh.GroupOf(mine, {Axis::kContext, Axis::kExpert, Axis::kData});
-  const int replicas_of = static_cast<int>(data.members.size());
-  if (config.zero_group > 0 && config.zero_group < replicas_of) {
-    std::vector<JobRank> shard, replicas;
-    for (int i = 0; i < replicas_of; ++i) {
-      const JobRank member = data.members[static_cast<size_t>(i)];
-      const int position = static_cast<int>(data.position);
-      if (i / config.zero_group == position / config.zero_group) shard.push_back(member);
-      if (i % config.zero_group == position % config.zero_group) replicas.push_back(member);
-    }
-    WEFT_ASSIGN_OR_RETURN(groups.shard, make("shard", shard));
-    WEFT_ASSIGN_OR_RETURN(groups.replicas, make("replicas", replicas));
-  }
   const topology::MeshGroup pipeline = groups.mesh.GroupOf(mine, {Axis::kPipeline});
   const int stages = static_cast<int>(pipeline.members.size());
   const bool at_an_end = pipeline.position == 0 || pipeline.position == stages - 1;
@@ -279,11 +310,10 @@ absl::Status ParallelGroups::UseNccl(const std::shared_ptr<NcclSession>& session
   for (Group* group : {context.get(), expert.get()}) {
     WEFT_RETURN_IF_ERROR(group->UseNccl(session, current, kAwaitedMessages));
   }
-  Group* const of_experts = experts == nullptr ? nullptr : experts->data.get();
-  for (Group* group : {data.get(), of_experts, shard.get(), replicas.get(), ends.get()}) {
-    if (group == nullptr) continue;
+  for (Group* group : DataGroups()) {
     WEFT_RETURN_IF_ERROR(group->UseNccl(session, current, {}));
   }
+  if (ends != nullptr) WEFT_RETURN_IF_ERROR(ends->UseNccl(session, current, {}));
   world->WatchNccl(session);
   return pipeline->UseNcclChannels(session, current, channels);
 }
@@ -302,6 +332,16 @@ void ParallelGroups::Fail(const absl::Status& why) {
   for (Group* group : All()) group->Abort(cause);
 }
 
+std::vector<Group*> ParallelGroups::DataGroups() const {
+  std::vector<Group*> along;
+  for (Group* group : {data.get(), shard.get(), replicas.get()}) {
+    if (group != nullptr) along.push_back(group);
+  }
+  if (experts == nullptr) return along;
+  for (Group* group : experts->DataGroups()) along.push_back(group);
+  return along;
+}
+
 std::vector<Group*> ParallelGroups::All() const {
   std::vector<Group*> all;
   for (Group* group : {world.get(), data.get(), tensor.get(), context.get(), expert.get(),
@@ -318,10 +358,7 @@ void ParallelGroups::SetOverlap(const OverlapAxes& axes) {
   tensor->set_overlaps(axes.tensor);
   context->set_overlaps(axes.context);
   expert->set_overlaps(axes.expert);
-  for (Group* group : {data.get(), shard.get(), replicas.get()}) {
-    if (group != nullptr) group->set_overlaps(axes.data);
-  }
-  if (experts != nullptr) experts->data->set_overlaps(axes.data);
+  for (Group* group : DataGroups()) group->set_overlaps(axes.data);
 }
 
 void ParallelGroups::SetTrace(Trace* trace) {

@@ -45,19 +45,28 @@ struct ParallelSizes {
 absl::StatusOr<topology::Mesh> MeshOf(const TrainConfig& config, int ranks);
 ParallelSizes SizesOf(const topology::Mesh& mesh);
 
+// Ranks over which the training state of a parameter is sharded: of those that hold it, the ones in
+// one group of parallel.zero_group data-parallel ranks.
+struct ShardSizes {
+  int shared = 1;   // of a parameter that all data-parallel ranks hold
+  int experts = 1;  // of an expert's; 0: groups have more and fewer of the ranks that hold it
+};
+ShardSizes ShardSizesOf(const TrainConfig& config, const ParallelSizes& sizes);
+
 struct ParallelGroups {
   topology::Mesh mesh;
   std::unique_ptr<Group> world, tensor, context, pipeline;
   std::unique_ptr<Group> data;    // along context, expert, data: all that hold the same parameters
   std::unique_ptr<Group> expert;  // along tensor, expert: all that share the experts of a layer
   int replica = 0;                // place along expert, data: the share of a batch
-  // What the groups above are to parameters in general, for those of the experts: `data` along
-  // context, data, and nothing is shared over `tensor`. Null: the model has none.
-  std::unique_ptr<ParallelGroups> experts;
   // With parallel.zero_group the data axis is two: the ranks that share the training state, and
   // those that hold the same shard of it. Null: all of `data` share it, and each holds a shard of
   // its own.
   std::unique_ptr<Group> shard, replicas;
+  // What the groups above are to parameters in general, for those of the experts: `data` along
+  // context, data, of which those of one `shard` share the training state, and nothing is shared
+  // over `tensor`. Null: the model has none.
+  std::unique_ptr<ParallelGroups> experts;
   // First and last stage, which share a tied embedding; null: no such pair, or not this rank.
   std::unique_ptr<Group> ends;
   // Everybody, as `world`, each for a thread in the background: loop/snapshots.h and
@@ -69,6 +78,8 @@ struct ParallelGroups {
 
   // The ranks over which training state is sharded.
   Group& shard_group() const { return shard == nullptr ? *data : *shard; }
+  // What moves parameters and gradients along the data axis, those of the experts, too.
+  std::vector<Group*> DataGroups() const;
 
   // A job of one rank.
   static ParallelGroups Alone();

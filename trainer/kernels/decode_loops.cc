@@ -37,7 +37,7 @@ constexpr int64_t kGrain = 1 << 14;
 constexpr int64_t kBlockBytes = 128 << 10;
 // Bytes ahead of the read that are asked for: past the page's end, where the hardware stops.
 constexpr int64_t kAheadBytes = 2048;
-constexpr size_t kCacheLine = 64;
+constexpr int64_t kCacheLine = 64;
 
 using Floats [[gnu::vector_size(kLanes * sizeof(float))]] = float;
 using Words [[gnu::vector_size(kLanes * sizeof(uint32_t))]] = uint32_t;
@@ -101,9 +101,14 @@ using Quad [[gnu::vector_size(4 * sizeof(float))]] = float;
   return pairs[0] + pairs[1];
 }
 
-template <typename T>
+// Asks for the lines that lie ahead of the next `kCount` elements.
+template <int64_t kCount, typename T>
 [[gnu::always_inline]] inline void Prefetch(const T* x) {
-  __builtin_prefetch(reinterpret_cast<const char*>(x) + kAheadBytes, 0, 3);
+  constexpr int64_t kBytes = kCount * static_cast<int64_t>(sizeof(T));
+#pragma GCC unroll 4
+  for (int64_t at = 0; at < kBytes; at += kCacheLine) {
+    __builtin_prefetch(reinterpret_cast<const char*>(x) + at + kAheadBytes, 0, 3);
+  }
 }
 
 // sums[v] = a row of the weights times vector v. Every sum is added up in the same order, whatever
@@ -115,8 +120,7 @@ template <int kVectors, typename T>
   Floats even[kVectors] = {}, odd[kVectors] = {};
   int64_t k = 0;
   for (; k + 2 * kLanes <= inputs; k += 2 * kLanes) {
-    Prefetch(row + k);
-    if constexpr (sizeof(Floats) == kCacheLine && sizeof(T) == 4) Prefetch(row + k + kLanes);
+    Prefetch<2 * kLanes>(row + k);
     const Floats first = LoadLanes(row + k), second = LoadLanes(row + k + kLanes);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
@@ -163,8 +167,7 @@ template <int kVectors>
   Floats even[kVectors] = {}, odd[kVectors] = {};
   int64_t k = 0;
   for (; k + 2 * kPairs <= inputs; k += 2 * kPairs) {
-    Prefetch(row + k);
-    Prefetch(row + k + kPairs);
+    Prefetch<2 * kPairs>(row + k);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       even[v] = AddPairs(even[v], x + v * inputs + k, row + k);
@@ -351,7 +354,7 @@ uint32_t Read(int64_t bytes, const std::byte* data) {
 #pragma GCC unroll 4
       for (int i = 0; i < kSums; ++i) {
         const std::byte* from = data + at + i * static_cast<int64_t>(sizeof(Words));
-        Prefetch(from);
+        Prefetch<sizeof(Words)>(from);
         sums[i] ^= Bits<Words>(from);
       }
     }

@@ -91,19 +91,21 @@ void AddSums(TypedKernels<T>& kernels) {
   kernels.position_backward_fp32 = SumByPosition<T, float>;
 }
 
-KernelTable Choose() {
-  KernelTable table =
-      TablesHere<KernelTable>(nullptr, WEFT_KERNEL_SETS_WITHOUT_BF16(Table)).front();
-  AddSums(table.f32);
-  AddSums(table.bf16);
-  AddSums(table.fp16);
-  return table;
-}
-
 }  // namespace
 
+std::vector<KernelTable> KernelTables() {
+  std::vector<KernelTable> tables =
+      TablesHere<KernelTable>(nullptr, WEFT_KERNEL_SETS_WITHOUT_BF16(Table));
+  for (KernelTable& table : tables) {
+    AddSums(table.f32);
+    AddSums(table.bf16);
+    AddSums(table.fp16);
+  }
+  return tables;
+}
+
 const KernelTable& Kernels() {
-  static const KernelTable table = Choose();
+  static const KernelTable table = KernelTables().front();
   return table;
 }
 

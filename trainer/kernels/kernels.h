@@ -8,13 +8,15 @@
 // at::set_num_threads set; results depend on the number of threads only where a sum over rows is
 // split (norm_backward), and never on timing.
 //
-// tests/trainer/kernels compares each with a naive reference.
+// tests/trainer/kernels compares each, on every instruction set that the CPU has, with a naive
+// reference.
 #ifndef WEFT_TRAINER_KERNELS_KERNELS_H_
 #define WEFT_TRAINER_KERNELS_KERNELS_H_
 
 #include <bit>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 namespace weft::train::kernels {
 
@@ -199,7 +201,10 @@ inline const TypedKernels<Fp16>& KernelTable::Of<Fp16>() const {
   return fp16;
 }
 
-const KernelTable& Kernels();  // the CPU's
+// The best that this CPU has.
+const KernelTable& Kernels();
+// All that it can run, the best first.
+std::vector<KernelTable> KernelTables();
 
 [[gnu::always_inline]] inline float Load(float x) { return x; }
 [[gnu::always_inline]] inline float Load(Bf16 x) {

@@ -200,6 +200,14 @@ absl::Status CheckLatest(const std::string& folder, const LatestCheckpoint& late
       "\nMake them readable, or move them out of ", folder, " to go on from step ", latest.step));
 }
 
+absl::Status RemoveUnfinishedOf(const std::string& folder) {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListUnfinished(folder));
+  for (const std::string& path : paths) {
+    WEFT_LOG_WARN("removed ", path, ": it was never finished");
+  }
+  return RemoveLeftovers(folder);
+}
+
 // The bytes of `parts` into `pool`, where they are from now on.
 void MoveInto(std::vector<std::byte>& pool, std::vector<BufferPart>& parts) {
   size_t bytes = 0;
@@ -278,9 +286,9 @@ absl::Status RunCheckpoints::ExpectNone() {
 
 // The last one of the remote folder. Where that cannot be read, none, if the run's own folder has
 // one.
-absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindRemote(Verification verification,
-                                                            bool has_own) const {
-  absl::StatusOr<LatestCheckpoint> remote = FindLatest(mirror_->folder(), verification, damaged_);
+absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindRemote(bool has_own) const {
+  absl::StatusOr<LatestCheckpoint> remote =
+      FindLatest(mirror_->folder(), Verification::kWhenTouched, damaged_);
   if (remote.ok() || !has_own) return remote;
   WEFT_LOG_WARN("checkpoint.remote_folder: ", remote.status().message(),
                 "; the run goes on from its own folder");
@@ -289,17 +297,13 @@ absl::StatusOr<LatestCheckpoint> RunCheckpoints::FindRemote(Verification verific
 
 // The last checkpoint of all tiers; an error where it is not one to go on from. Of the same step,
 // that of the faster tier.
-absl::StatusOr<RunCheckpoints::Found> RunCheckpoints::Find(Verification verification,
-                                                           int64_t local_step) const {
+absl::StatusOr<RunCheckpoints::Found> RunCheckpoints::Find(int64_t local_step) const {
   Found found;
-  WEFT_ASSIGN_OR_RETURN(found.own, FindLatest(folder_, verification, damaged_));
+  WEFT_ASSIGN_OR_RETURN(found.own, FindLatest(folder_, Verification::kWhenTouched, damaged_));
   found.best = found.own;
   if (mirror_) {
-    WEFT_ASSIGN_OR_RETURN(found.remote,
-                          FindRemote(verification, std::max(found.own.step, local_step) >= 0));
+    WEFT_ASSIGN_OR_RETURN(found.remote, FindRemote(std::max(found.own.step, local_step) >= 0));
     LatestCheckpoint& best = found.best;
-    best.unfinished.insert(best.unfinished.end(), found.remote.unfinished.begin(),
-                           found.remote.unfinished.end());
     best.passed_over.insert(best.passed_over.end(), found.remote.passed_over.begin(),
                             found.remote.passed_over.end());
     if (found.remote.step > best.step) {
@@ -321,32 +325,34 @@ absl::StatusOr<RunCheckpoints::Found> RunCheckpoints::Find(Verification verifica
   return found;
 }
 
+// Of the run's folder and the remote one.
+absl::Status RunCheckpoints::RemoveUnfinished() {
+  WEFT_RETURN_IF_ERROR(RemoveUnfinishedOf(folder_));
+  if (!mirror_) return absl::OkStatus();
+  const absl::Status tidied = RemoveUnfinishedOf(mirror_->folder());
+  if (!tidied.ok()) WEFT_LOG_WARN(tidied.message());
+  return absl::OkStatus();
+}
+
 // For a run that goes on from `found`.
 absl::Status RunCheckpoints::TidyAfter(const Found& found) {
-  for (const std::string& path : found.best.unfinished) {
-    WEFT_LOG_WARN("removed ", path, ": it was never finished");
-  }
   for (const PassedOver& entry : found.best.passed_over) {
     WEFT_LOG_WARN("passed over step ", entry.step, ", which stays: ", entry.reason.message());
   }
-  WEFT_RETURN_IF_ERROR(RemoveLeftovers(folder_));
-  if (mirror_) {
-    const absl::Status tidied = RemoveLeftovers(mirror_->folder());
-    if (!tidied.ok()) WEFT_LOG_WARN(tidied.message());
-    mirror_->Resumed(found.remote);
-  }
+  WEFT_RETURN_IF_ERROR(RemoveUnfinished());
+  if (mirror_) mirror_->Resumed(found.remote);
   retention_.Resumed(found.own);
   return absl::OkStatus();
 }
 
+// The state is there: no checkpoint is opened, and a folder that cannot be read now keeps nobody
+// from going on. Which checkpoints are whole, retention_ learns after the next save.
 absl::Status RunCheckpoints::Tidy() {
-  absl::Status status;
-  if (group_.rank() == 0) {
-    absl::StatusOr<Found> found = Find(Verification::kEverything, /*local_step=*/-1);
-    status = found.ok() ? TidyAfter(*found) : found.status();
-  }
-  if (status.ok() && local_) status = local_->Tidy();
-  return group_.Agree(status);
+  absl::Status tidied;
+  if (group_.rank() == 0) tidied = RemoveUnfinished();
+  if (local_) tidied.Update(local_->Tidy());
+  if (!tidied.ok()) WEFT_LOG_WARN("checkpoints that were never finished stay: ", tidied.message());
+  return group_.Agree(absl::OkStatus());
 }
 
 // One rank reads the manifest for all. `damage` is what is wrong with the files, the same on all
@@ -411,7 +417,7 @@ absl::StatusOr<RunCheckpoints::Newest> RunCheckpoints::FindNewest() {
   std::string text;
   absl::Status status;
   if (group_.rank() == 0) {
-    absl::StatusOr<Found> found = Find(Verification::kWhenTouched, newest.local.step);
+    absl::StatusOr<Found> found = Find(newest.local.step);
     status = found.status();
     if (found.ok()) {
       newest.found = *std::move(found);
@@ -644,14 +650,18 @@ absl::Status RunCheckpoints::CopyToRunFolder(const Manifest& manifest,
 
 // Nobody has to wait for that: to free the pages of a checkpoint takes as long as to write some.
 void RunCheckpoints::BeginPruning() {
+  gives_up_verifying_.store(false);
   pruning_ = StartUnbound([this] {
     const SaveTimes::Scope scope(&times_, SavePhase::kRemove);
-    const absl::Status pruned = retention_.Prune().status();
+    const absl::Status pruned = retention_.Prune(gives_up_verifying_).status();
     if (!pruned.ok()) WEFT_LOG_WARN("old checkpoints stay: ", pruned.ToString());
   });
 }
 
+// All ranks wait for rank 0 meanwhile. What is being deleted goes; a checkpoint that is being
+// verified, which takes as long as to read the state of all ranks, is left for the next time.
 void RunCheckpoints::FinishPruning() {
+  gives_up_verifying_.store(true);
   if (pruning_.valid()) pruning_.get();
 }
 

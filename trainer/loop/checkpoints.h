@@ -6,6 +6,7 @@
 #ifndef WEFT_TRAINER_LOOP_CHECKPOINTS_H_
 #define WEFT_TRAINER_LOOP_CHECKPOINTS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -56,6 +57,8 @@ class RunCheckpoints {
   // `before_copy` (may be null) is called there before each copy: for tests.
   RunCheckpoints(std::string folder, const TrainConfig& config, ParallelGroups& groups,
                  std::function<void()> before_copy = nullptr);
+  // Waits for what is under way in the background.
+  ~RunCheckpoints() { gives_up_verifying_.store(true); }
 
   // AlreadyExists when there is any checkpoint, whole or not.
   absl::Status ExpectNone();
@@ -71,8 +74,8 @@ class RunCheckpoints {
   const std::string& loaded_from() const { return loaded_from_; }  // a path; empty: nothing
   const ReadTotals& read() const { return read_; }                 // by Load, the one loaded from
 
-  // For a run that goes on from memory: learns which checkpoints there are, and removes what was
-  // never finished.
+  // For a run that goes on from memory: removes what was never finished. Where that fails, the run
+  // goes on, with a warning.
   absl::Status Tidy();
 
   // Writes a checkpoint, and begins to delete old ones in the background. Returns an error when the
@@ -119,10 +122,11 @@ class RunCheckpoints {
         local;    // what the hosts have of it, on their own disks; step -1: it is not there
     Found found;  // rank 0 only
   };
-  absl::StatusOr<LatestCheckpoint> FindRemote(Verification verification, bool has_own) const;
-  absl::StatusOr<Found> Find(Verification verification, int64_t local_step) const;
+  absl::StatusOr<LatestCheckpoint> FindRemote(bool has_own) const;
+  absl::StatusOr<Found> Find(int64_t local_step) const;
   absl::StatusOr<Newest> FindNewest();
   void PassOver(const Newest& newest, const absl::Status& damage);
+  absl::Status RemoveUnfinished();
   absl::Status TidyAfter(const Found& found);
   absl::StatusOr<RunPosition> LoadHere(const std::string& path, const LocalCheckpoint& local,
                                        ParameterSets& parameters, absl::Status& damage);
@@ -147,8 +151,9 @@ class RunCheckpoints {
   Group& group_;
   const std::function<void()> before_copy_;
   SaveTimes times_;
-  Retention retention_;        // used by rank 0,
-  std::future<void> pruning_;  // while this deletes old checkpoints by it alone
+  std::atomic<bool> gives_up_verifying_{false};  // asked of retention_ while it prunes
+  Retention retention_;                          // used by rank 0,
+  std::future<void> pruning_;                    // while this deletes old checkpoints by it alone
   std::optional<LocalCheckpoints> local_;
   std::optional<CheckpointMirror> mirror_;  // rank 0, where there is a remote folder
   int64_t committed_ = -1;                  // rank 0: the last step that is to be in the mirror

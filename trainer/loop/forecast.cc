@@ -29,6 +29,9 @@ absl::StatusOr<topology::PipelineTiming> TimePipeline(const ModelConfig& model,
   return RunPipelineSchedule(plan.pipeline, schedule, plan.Durations(model));
 }
 
+// Bytes of an element in the compute type.
+int64_t WidthOf(const TrainConfig& config) { return config.precision == Precision::kFp32 ? 4 : 2; }
+
 // ---- Activations ----
 
 // Bytes of one micro-batch's tensors in one block.
@@ -68,7 +71,7 @@ struct ExpertBytes {
 };
 ExpertBytes BytesOfExperts(const TrainConfig& config, const StepPlan& plan, RoutingLoad load) {
   const ModelConfig& model = config.model;
-  const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
+  const int64_t width = WidthOf(config);
   const int64_t tokens = plan.micro_rows * plan.TokensHeld(model.sequence) / plan.sizes.tensor;
   const int64_t here = model.experts / (int64_t{plan.sizes.tensor} * plan.sizes.expert);
   const int64_t inner = (model.IsGated() ? 2 : 1) * model.ffn;
@@ -93,7 +96,7 @@ ExpertBytes BytesOfExperts(const TrainConfig& config, const StepPlan& plan, Rout
 BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, RecomputeKind recompute,
                         RoutingLoad load) {
   const ModelConfig& model = config.model;
-  const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
+  const int64_t width = WidthOf(config);
   const int64_t rows = plan.micro_rows * plan.TokensHeld(model.sequence);
   const int64_t parts = plan.sizes.tensor;
   const int64_t gates = model.IsGated() ? 2 : 1;
@@ -133,7 +136,7 @@ BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, Recompu
 BlockBytes BytesOfChunk(const TrainConfig& config, const StepPlan& plan, const ModelChunk& chunk,
                         RoutingLoad load) {
   const ModelConfig& model = config.model;
-  const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
+  const int64_t width = WidthOf(config);
   const int64_t rows = plan.micro_rows * plan.TokensHeld(model.sequence);
   const int64_t residual = rows * width * model.hidden / plan.sizes.tensor;
   BlockBytes bytes;
@@ -189,7 +192,7 @@ int64_t ActivationBytes(const TrainConfig& config, const StepPlan& plan, const M
     }
   }
   // Messages that are on their way: receives that are posted ahead, and sends.
-  const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
+  const int64_t width = WidthOf(config);
   const int64_t message = plan.micro_rows * plan.TokensHeld(config.model.sequence) * width *
                           config.model.hidden / plan.sizes.tensor;
   return most + (plan.pipeline.stages > 1 ? 2 * message : 0);
@@ -199,64 +202,13 @@ int64_t ActivationBytes(const TrainConfig& config, const StepPlan& plan, const M
 
 // Sums over the buckets of a rank.
 struct BucketBytes {
-  int64_t shard = 0, whole = 0;                   // elements
-  int64_t largest_shard = 0, largest_matrix = 0;  // elements
-  int64_t largest_pair = 0;                       // elements of two units in a row
-  int64_t matrices = 0;                           // elements of the shard, roughly
-  int buckets = 0;
+  int64_t shard = 0, whole = 0;              // elements
+  int64_t held = 0;                          // elements of whole parameters, at one time
+  int64_t apart = 0;                         // elements of owned values beside those
+  int64_t pool_whole = 0, pool_shard = 0;    // elements of the buffers of stages 2 and 3
+  int64_t matrices = 0, largest_matrix = 0;  // elements; of the shard, roughly, and of the whole
+  int64_t saved = 0;                         // bytes that the rank writes into a checkpoint
 };
-
-BucketBytes MeasureBuckets(const TrainConfig& config, const std::vector<ParameterSpec>& specs,
-                           int ranks, int64_t width) {
-  BucketBytes bytes;
-  const bool by_unit = config.zero_stage == 3 && ranks > 1;
-  const std::vector<BucketLayout> layouts =
-      LayOut(specs, config.bucket_bytes, width, ranks, by_unit);
-  std::map<int, int64_t> units;
-  for (const BucketLayout& layout : layouts) {
-    bytes.shard += layout.shard;
-    bytes.whole += layout.shard * ranks;
-    bytes.largest_shard = std::max(bytes.largest_shard, layout.shard);
-    const ParameterSpec& first = specs[static_cast<size_t>(layout.entries[0].parameter)];
-    units[first.unit] += layout.shard * ranks;
-  }
-  for (const ParameterSpec& spec : specs) {
-    bytes.largest_matrix = std::max(bytes.largest_matrix, spec.elements());
-    if (IsBlockMatrix(spec)) bytes.matrices += spec.elements() / ranks;
-    if (spec.uses > 1) units[specs.back().unit] += spec.elements();
-  }
-  for (auto unit = units.begin(); unit != units.end(); ++unit) {
-    auto next = std::next(unit);
-    bytes.largest_pair =
-        std::max(bytes.largest_pair, unit->second + (next == units.end() ? 0 : next->second));
-  }
-  bytes.buckets = static_cast<int>(layouts.size());
-  return bytes;
-}
-
-// The experts of a layer are sharded over fewer ranks than the other parameters.
-BucketBytes MeasureAll(const TrainConfig& config, const StepPlan& plan,
-                       const std::vector<ParameterSpec>& specs, int ranks, int64_t width) {
-  std::vector<ParameterSpec> shared, experts;
-  for (const ParameterSpec& spec : specs) (spec.is_expert ? experts : shared).push_back(spec);
-  BucketBytes all = MeasureBuckets(config, shared, ranks, width);
-  if (experts.empty()) return all;
-  const int expert_ranks = plan.sizes.data * plan.sizes.context / plan.sizes.expert;
-  const BucketBytes more = MeasureBuckets(config, experts, expert_ranks, width);
-  all.shard += more.shard;
-  all.whole += more.whole;
-  all.largest_shard = std::max(all.largest_shard, more.largest_shard);
-  all.largest_matrix = std::max(all.largest_matrix, more.largest_matrix);
-  all.largest_pair += more.largest_pair;
-  all.matrices += more.matrices;
-  all.buckets += more.buckets;
-  return all;
-}
-
-int ShardRanks(const TrainConfig& config, const StepPlan& plan) {
-  const int data = plan.sizes.data * plan.sizes.context;
-  return config.zero_group > 0 ? std::min(config.zero_group, data) : data;
-}
 
 int64_t StateBytes(const TrainConfig& config, const BucketBytes& bytes) {
   const std::unique_ptr<Optimizer> optimizer = MakeOptimizer(config.optimizer);
@@ -265,6 +217,66 @@ int64_t StateBytes(const TrainConfig& config, const BucketBytes& bytes) {
     elements += bytes.shard - (state.of_matrices ? 0 : bytes.matrices);
   }
   return 4 * elements;
+}
+
+// Of `holders` ranks that hold the parameters, `ranks` share the training state.
+BucketBytes MeasureBuckets(const TrainConfig& config, const std::vector<ParameterSpec>& specs,
+                           int holders, int ranks) {
+  BucketBytes bytes;
+  const int64_t width = WidthOf(config);
+  const bool comes_and_goes = config.zero_stage == 3 && ranks > 1;
+  const std::vector<BucketLayout> layouts =
+      LayOut(specs, config.bucket_bytes, width, ranks, /*by_unit=*/comes_and_goes);
+  int64_t largest_shard = 0;
+  std::map<int, int64_t> units;
+  for (const BucketLayout& layout : layouts) {
+    bytes.shard += layout.shard;
+    bytes.whole += layout.shard * ranks;
+    largest_shard = std::max(largest_shard, layout.shard);
+    const ParameterSpec& first = specs[static_cast<size_t>(layout.entries[0].parameter)];
+    units[first.unit] += layout.shard * ranks;
+  }
+  for (const ParameterSpec& spec : specs) {
+    bytes.largest_matrix = std::max(bytes.largest_matrix, spec.elements());
+    if (IsBlockMatrix(spec)) bytes.matrices += spec.elements() / ranks;
+    if (spec.uses > 1) units[specs.back().unit] += spec.elements();
+  }
+  int64_t largest_pair = 0;  // of two units in a row
+  for (auto unit = units.begin(); unit != units.end(); ++unit) {
+    auto next = std::next(unit);
+    largest_pair = std::max(largest_pair, unit->second + (next == units.end() ? 0 : next->second));
+  }
+  const bool is_view = (config.master_weights ? 4 : width) == width && !comes_and_goes;
+  bytes.held = comes_and_goes ? largest_pair : bytes.whole;
+  bytes.apart = is_view ? 0 : bytes.shard;
+  // Replicas of a shard write equal parts of it.
+  bytes.saved = (4 * bytes.shard + StateBytes(config, bytes)) / (holders / ranks);
+  bytes.pool_shard = largest_shard * std::min<int64_t>(static_cast<int64_t>(layouts.size()), 3);
+  bytes.pool_whole = bytes.pool_shard * ranks;
+  return bytes;
+}
+
+// Fewer ranks hold an expert than hold the other parameters.
+BucketBytes MeasureAll(const TrainConfig& config, const StepPlan& plan,
+                       const std::vector<ParameterSpec>& specs) {
+  std::vector<ParameterSpec> shared, experts;
+  for (const ParameterSpec& spec : specs) (spec.is_expert ? experts : shared).push_back(spec);
+  const ShardSizes ranks = ShardSizesOf(config, plan.sizes);
+  const int holders = plan.sizes.data * plan.sizes.context;
+  BucketBytes all = MeasureBuckets(config, shared, holders, ranks.shared);
+  if (experts.empty()) return all;
+  const BucketBytes more =
+      MeasureBuckets(config, experts, holders / plan.sizes.expert, ranks.experts);
+  all.shard += more.shard;
+  all.whole += more.whole;
+  all.held += more.held;
+  all.apart += more.apart;
+  all.largest_matrix = std::max(all.largest_matrix, more.largest_matrix);
+  all.pool_whole += more.pool_whole;
+  all.pool_shard += more.pool_shard;
+  all.matrices += more.matrices;
+  all.saved += more.saved;
+  return all;
 }
 
 int64_t GradientBytes(const TrainConfig& config, const StepPlan& plan, const BucketBytes& bytes,
@@ -276,10 +288,8 @@ int64_t GradientBytes(const TrainConfig& config, const StepPlan& plan, const Buc
     return bytes.whole * reduced + (ranks > 1 ? bytes.shard * reduced : 0) + made;
   }
   const bool accumulates = plan.pipeline.micro_batches > 1;
-  const int64_t buffers = std::min(bytes.buckets, 3);
-  const int64_t buffer =
-      bytes.largest_shard * reduced * ranks + (accumulates ? bytes.largest_shard * reduced : 0);
-  return bytes.shard * (accumulates ? 4 : reduced) + buffers * buffer + made;
+  const int64_t pool = bytes.pool_whole + (accumulates ? bytes.pool_shard : 0);
+  return bytes.shard * (accumulates ? 4 : reduced) + pool * reduced + made;
 }
 
 // Says each stage's layers, chunk by chunk, and its share of the FLOPs of a step.
@@ -306,7 +316,7 @@ double Mebibytes(Bytes bytes) { return static_cast<double>(bytes.count()) / (1 <
 std::string DescribeExperts(const TrainConfig& config, const StepPlan& plan) {
   const ModelConfig& model = config.model;
   const int64_t ranks = int64_t{plan.sizes.tensor} * plan.sizes.expert;
-  const int64_t bytes = config.precision == Precision::kBf16 ? 2 : 4;
+  const int64_t bytes = WidthOf(config);
   const int64_t rows = plan.micro_rows * plan.TokensHeld(model.sequence) / plan.sizes.tensor;
   const double sent = Mebibytes(Bytes(rows * model.top_k * model.hidden * bytes));
   return absl::StrFormat(
@@ -320,7 +330,7 @@ std::string DescribeExperts(const TrainConfig& config, const StepPlan& plan) {
 std::string DescribeContext(const TrainConfig& config, const StepPlan& plan) {
   const ModelConfig& model = config.model;
   const int64_t tokens = plan.TokensHeld(model.sequence), width = model.hidden / model.heads;
-  const int64_t bytes = config.precision == Precision::kBf16 ? 2 : 4;
+  const int64_t bytes = WidthOf(config);
   const int64_t rows = plan.micro_rows * tokens;
   const int64_t kv_heads = std::max<int64_t>(1, model.KvHeads() / plan.sizes.tensor);
   if (config.context_method == ContextMethod::kUlysses) {
@@ -365,16 +375,13 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const S
   WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(plan.pipeline));
   const ModelPart part = plan.PartOf(stage, tensor_rank, tensor_rank);
   const std::vector<ParameterSpec> specs = GptParameters(config.model, part);
-  const int64_t width = config.precision == Precision::kFp32 ? 4 : 2;
-  const int ranks = ShardRanks(config, plan);
-  const BucketBytes buckets = MeasureAll(config, plan, specs, ranks, width);
+  const int64_t width = WidthOf(config);
+  const int ranks = ShardSizesOf(config, plan.sizes).shared;
+  const BucketBytes buckets = MeasureAll(config, plan, specs);
 
   MemoryEstimate estimate;
   const int64_t owned_width = config.master_weights ? 4 : width;
-  const bool comes_and_goes = config.zero_stage == 3 && ranks > 1;
-  const bool is_view = owned_width == width && !comes_and_goes;
-  estimate.parameters = Bytes((comes_and_goes ? buckets.largest_pair : buckets.whole) * width +
-                              (is_view ? 0 : buckets.shard * owned_width));
+  estimate.parameters = Bytes(buckets.held * width + buckets.apart * owned_width);
   estimate.gradients = Bytes(GradientBytes(config, plan, buckets, ranks, width));
   estimate.optimizer = Bytes(StateBytes(config, buckets));
   estimate.packed = PackedBytes(config.model, part, plan.PartPacked(config), config.precision,
@@ -386,9 +393,7 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const S
     estimate.snapshots =
         (Bytes(buckets.shard * owned_width) + estimate.optimizer) * (replicas > 1 ? 2 : 4);
   }
-  if (config.checkpoint_background) {
-    estimate.pool = Bytes((buckets.shard * 4 + estimate.optimizer.count()) / replicas);
-  }
+  if (config.checkpoint_background) estimate.pool = Bytes(buckets.saved);
   const auto& passes = schedule[static_cast<size_t>(stage)];
   estimate.activations = Bytes(ActivationBytes(config, plan, part, passes, RoutingLoad::kEven));
   estimate.uneven_routing =

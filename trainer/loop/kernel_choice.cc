@@ -164,7 +164,8 @@ absl::StatusOr<KernelChoice> Choose(TrialOf what, const TrainConfig& config, con
   const KernelLibrary set = is_gemm ? config.gemm : config.attention;
   if (set == KernelLibrary::kOneDnn && !HasOneDnn()) {
     return absl::InvalidArgumentError(
-        "train.gemm = onednn: this LibTorch has no oneDNN that can be called; aten, weft or auto");
+        "train.gemm = onednn: this LibTorch has no oneDNN that can be called on this CPU (2.11's "
+        "needs AVX-512); aten, weft or auto");
   }
   if (set != KernelLibrary::kAuto) {
     return OneForAll(what, set, is_gemm ? " (train.gemm)" : " (train.attention)");

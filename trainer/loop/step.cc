@@ -241,16 +241,11 @@ absl::StatusOr<StepResult> Stepper::Step(int64_t step, const absl::StatusOr<Batc
 
 ExposedSeconds Stepper::TakeExposed() {
   ExposedSeconds exposed;
-  exposed.data = groups_->data->TakeExposedSeconds() + groups_->world->TakeExposedSeconds();
-  for (Group* group : {groups_->shard.get(), groups_->replicas.get()}) {
-    if (group != nullptr) exposed.data += group->TakeExposedSeconds();
-  }
+  exposed.data = groups_->world->TakeExposedSeconds();
+  for (Group* group : groups_->DataGroups()) exposed.data += group->TakeExposedSeconds();
   exposed.tensor = groups_->tensor->TakeExposedSeconds();
   exposed.context = groups_->context->TakeExposedSeconds();
   exposed.expert = groups_->expert->TakeExposedSeconds();
-  if (groups_->experts != nullptr) {
-    exposed.data += groups_->experts->data->TakeExposedSeconds();
-  }
   exposed.pipeline = groups_->pipeline->TakeExposedSeconds();
   if (groups_->ends != nullptr) exposed.pipeline += groups_->ends->TakeExposedSeconds();
   return exposed;

@@ -64,6 +64,11 @@ absl::StatusOr<std::vector<int64_t>> ChunkLayers(const TrainConfig& config,
 
 absl::StatusOr<StepPlan> StepPlan::Make(const TrainConfig& config, const ParallelSizes& sizes) {
   StepPlan plan{.sizes = sizes};
+  if (config.model.vocabulary < sizes.tensor) {
+    return absl::InvalidArgumentError(absl::StrCat("parallel.tensor = ", sizes.tensor,
+                                                   " ranks cannot share a vocabulary of ",
+                                                   config.model.vocabulary, " tokens"));
+  }
   if (config.global_batch % sizes.data != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("train.global_batch = ", config.global_batch, " must be a multiple of the ",

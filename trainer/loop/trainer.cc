@@ -565,6 +565,16 @@ class Run {
     return Require("sample text and model", is_first() ? FinishFirst() : absl::OkStatus());
   }
 
+  // The model after the last step, from the run's folder. A run that was resumed after that step
+  // has saved none there: it may have come from another tier.
+  absl::StatusOr<std::vector<at::Tensor>> LoadLast() {
+    const std::string own = absl::StrCat(Path("checkpoints"), "/", CheckpointName(position_.step));
+    const std::string& loaded = checkpoints_.loaded_from();
+    absl::StatusOr<std::vector<at::Tensor>> last = LoadModel(own, config_.model, config_.precision);
+    if (last.ok() || totals_.steps > 0 || loaded.empty() || loaded == own) return last;
+    return LoadModel(loaded, config_.model, config_.precision);
+  }
+
   absl::Status FinishFirst() {
     progress_->Finish();
     Gpt* model = stepper_->whole_model();
@@ -573,10 +583,7 @@ class Run {
       if (!saver_.unsaved().ok()) {
         return Annotate(saver_.unsaved(), "the model is cut over ranks and not saved");
       }
-      WEFT_ASSIGN_OR_RETURN(
-          std::vector<at::Tensor> tensors,
-          LoadModel(absl::StrCat(Path("checkpoints"), "/", CheckpointName(position_.step)),
-                    config_.model, config_.precision));
+      WEFT_ASSIGN_OR_RETURN(std::vector<at::Tensor> tensors, LoadLast());
       assembled = std::make_unique<Gpt>(config_.model, std::move(tensors));
       model = assembled.get();
     }

@@ -127,8 +127,11 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
     }
     const at::Tensor& weight = context.model->parameter(head);
     const int64_t stretch = rows.size(0) / stretches;
-    const int64_t chunk =
-        LossRows(stretch, weight.size(0), weight.element_size(), request.rows, x.is_cuda());
+    // Each chunk is a collective of the tensor axis, whose ranks may hold more and fewer tokens of
+    // the vocabulary: their chunks are alike.
+    const int64_t ranks = axis == nullptr ? 1 : axis->size();
+    const int64_t chunk = LossRows(stretch, context.model->config().vocabulary / ranks,
+                                   weight.element_size(), request.rows, x.is_cuda());
     std::optional<HeadGradient> gradient;
     if (trains) gradient.emplace(context, head, (stretch + chunk - 1) / chunk * stretches);
     const at::Tensor memory = at::empty({chunk, weight.size(0)}, weight.options());

@@ -143,9 +143,19 @@ void Finish(const at::Tensor& product, const at::Tensor& c, const ProductEpilogu
 
 }  // namespace
 
+// LibTorch 2.11 refuses the call on CPUs without AVX-512, for fp32 too, so that it is tried once.
 bool HasOneDnn() {
-  return &at::native::mkldnn_matmul != nullptr && at::globalContext().userEnabledMkldnn() &&
-         at::Context::hasMKLDNN();
+  static const bool takes_fp32 = [] {
+    if (&at::native::mkldnn_matmul == nullptr) return false;
+    try {
+      at::Tensor out = at::empty({1, 1});
+      at::native::mkldnn_matmul(at::ones({1, 1}), at::ones({1, 1}), out, 0.0F, 1.0F);
+      return out.item<float>() == 1;
+    } catch (const c10::Error&) {
+      return false;
+    }
+  }();
+  return takes_fp32 && at::globalContext().userEnabledMkldnn() && at::Context::hasMKLDNN();
 }
 
 void Multiply(const GemmLibraries& libraries, const at::Tensor& a, const at::Tensor& b,

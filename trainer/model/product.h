@@ -18,7 +18,7 @@ namespace weft::train {
 // "aten", "weft" or "onednn".
 absl::string_view NameOf(KernelLibrary library);
 std::optional<KernelLibrary> LibraryNamed(absl::string_view name);
-// Whether this LibTorch lets us multiply fp32 by its oneDNN.
+// Whether this LibTorch lets us multiply fp32 by its oneDNN, on this CPU. Thread-safe.
 bool HasOneDnn();
 
 // Which product of a layer y = x * weight^T, weight: [outputs, inputs].

@@ -18,13 +18,15 @@ std::vector<BucketLayout> LayOut(absl::Span<const ParameterSpec> parameters, Byt
   std::map<std::tuple<SharedBy, int, int>, size_t> open;
   for (int i = static_cast<int>(parameters.size()) - 1; i >= 0; --i) {
     const ParameterSpec& spec = parameters[static_cast<size_t>(i)];
+    const bool is_alone = spec.is_matrix && spec.split_dim == 0 && !IsBlockMatrix(spec);
     const std::tuple<SharedBy, int, int> key(spec.shared, spec.chunk, by_unit ? spec.unit : 0);
-    auto [found, is_new] = open.try_emplace(key, buckets.size());
-    if (is_new) buckets.push_back({.shared = spec.shared, .chunk = spec.chunk});
-    BucketLayout& bucket = buckets[found->second];
+    size_t index = buckets.size();
+    if (!is_alone) index = open.try_emplace(key, index).first->second;
+    if (index == buckets.size()) buckets.push_back({.shared = spec.shared, .chunk = spec.chunk});
+    BucketLayout& bucket = buckets[index];
     bucket.entries.push_back({i, bucket.elements, spec.elements()});
     bucket.elements = RoundUp(bucket.elements + spec.elements(), kAlignment);
-    if (bucket.elements * element_size >= bucket_bytes.count()) open.erase(found);
+    if (!is_alone && bucket.elements * element_size >= bucket_bytes.count()) open.erase(key);
   }
   for (BucketLayout& bucket : buckets) {
     bucket.shard = RoundUp((bucket.elements + ranks - 1) / ranks, kAlignment);

@@ -42,7 +42,9 @@ struct ShardSlice {
 };
 
 // A bucket is closed once it holds `bucket_bytes` of elements of `element_size` bytes. `by_unit`:
-// and at the end of each unit.
+// and at the end of each unit. A table of tokens that is cut over a tensor axis is a bucket of its
+// own: the axis's ranks may hold more and fewer rows of it, and their other buckets are alike,
+// since an optimizer brings the parts of matrices together bucket by bucket.
 std::vector<BucketLayout> LayOut(absl::Span<const ParameterSpec> parameters, Bytes bucket_bytes,
                                  int64_t element_size, int ranks, bool by_unit = false);
 std::vector<ShardSlice> SlicesOf(const BucketLayout& bucket, int rank);

@@ -184,5 +184,18 @@ TEST_F(RetentionTest, VerifiesBeforeItDeletes) {
   EXPECT_THAT(Steps(), ElementsAre(50, 40, 30, 20));
 }
 
+// Neither whole nor damaged, for all that is known: it counts for nothing, and is read again.
+TEST_F(RetentionTest, AVerificationThatWasGivenUpIsTriedAgain) {
+  for (int64_t step : {10, 20, 30, 40}) Write(step, 1);
+  Retention retention(folder_.path(), 3);
+  retention.Resumed(Latest());
+  Write(50, 1);
+  retention.Committed(50);
+  ASSERT_TRUE(retention.Prune(/*gives_up=*/true).ok());
+  EXPECT_THAT(Steps(), ElementsAre(50, 40, 30, 20, 10));
+  ASSERT_TRUE(retention.Prune().ok());
+  EXPECT_THAT(Steps(), ElementsAre(50, 40, 30));
+}
+
 }  // namespace
 }  // namespace weft::train

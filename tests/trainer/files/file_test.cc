@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <string>
 
@@ -79,6 +80,27 @@ TEST(MappedFile, SurvivesTheReplacementOfItsFile) {
   ASSERT_TRUE(mapped.ok());
   ASSERT_TRUE(WriteFileAtomically(folder / "a", "new and longer").ok());
   EXPECT_EQ(Text(*mapped), "old");
+}
+
+TEST(ReadInChunks, IsGivenUpBeforeTheNextChunk) {
+  ScratchFolder folder;
+  const std::string path = folder / "a";
+  ASSERT_TRUE(WriteFileAtomically(path, std::string(3 << 20, 'x')).ok());
+  std::atomic<bool> gives_up{false};
+  size_t taken = 0;
+  const auto take = [&](absl::Span<const std::byte> bytes) { taken += bytes.size(); };
+  ASSERT_TRUE(ReadInChunks(path, take, gives_up).ok());
+  EXPECT_EQ(taken, size_t{3} << 20);
+  int chunks = 0;
+  const absl::Status status = ReadInChunks(
+      path,
+      [&](absl::Span<const std::byte>) {
+        ++chunks;
+        gives_up.store(true);
+      },
+      gives_up);
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  EXPECT_EQ(chunks, 1);
 }
 
 TEST(Folders, ParentIsTheDotForABareName) {

@@ -101,6 +101,28 @@ TEST_F(CheckpointTiersRunTest, TheRemoteFolderIsResumedFromWhereTheRunsOwnIsLost
   EXPECT_EQ(FindLatest(remote)->step, 14);
 }
 
+// A run that is at its end already saves nothing into its own folder.
+TEST_F(CheckpointTiersRunTest, AModelThatIsCutIsExportedFromTheRemoteFolderWhereNoStepIsLeft) {
+  const std::string remote = RunDir("ended_remote");
+  std::vector<std::string> settings =
+      Settings({"parallel.tensor=2", "checkpoint.remote_folder=" + remote});
+  Outcome outcome = Run(2, "ended", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const std::string model = RunDir("ended") + "/model/model.safetensors";
+  const auto exported = ReadFile(model);
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  fs::remove_all(RunDir("ended") + "/checkpoints");
+  fs::remove_all(RunDir("ended") + "/model");
+  settings.push_back("--resume");
+  outcome = Run(2, "ended", settings);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("resumed after step 10, from " + remote + "/step-00000010"));
+  const auto again = ReadFile(model);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(*again == *exported);
+}
+
 // The driver's replay of a step begins there as well, with the same result, and changes nothing.
 TEST_F(CheckpointTiersRunTest, AStepIsReplayedFromTheRemoteFolder) {
   const std::string remote = RunDir("replay_remote");

@@ -85,6 +85,10 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{"ep2_zero3_recompute",
                4,
                {"parallel.expert=2", "parallel.zero=3", "train.recompute=full"}},
+        Layout{"ep2_of_dp4_zero0", 4, {"parallel.expert=2", "parallel.zero=0"}},
+        Layout{"ep2_of_dp4_zero3_groups",
+               4,
+               {"parallel.expert=2", "parallel.zero=3", "parallel.zero_group=2"}},
         Layout{"ep2_micro", 2, {"parallel.expert=2", "train.micro_batch=2"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -102,6 +106,9 @@ TEST_F(TrainRunTest, ExpertsResumeOverAnotherNumberOfRanks) {
   outcome = Run(1, "changed", with({"train.steps=12", "--resume"}));
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   outcome = Run(4, "changed",
+                with({"train.steps=15", "parallel.expert=2", "parallel.zero=0", "--resume"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  outcome = Run(4, "changed",
                 with({"train.steps=18", "parallel.expert=2", "parallel.tensor=2", "--resume"}));
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_LT(LargestDifference(Metrics("straight"), Metrics("changed")), 1e-5);
@@ -117,6 +124,8 @@ TEST_F(TrainRunTest, ExpertsThatCannotBeSharedAreRefusedWithTheArithmetic) {
        "not divide model.experts = 3"},
       {{"parallel.expert=4", "model.experts=4"},
        "parallel.expert = 4 does not divide the 2 data-parallel ranks"},
+      {{"parallel.expert=2", "model.experts=4", "parallel.zero_group=3", "--check", "--ranks=6"},
+       "a multiple of parallel.context x parallel.expert = 2"},
       {{"model.experts=4", "model.experts_per_token=5"}, "at most all of model.experts = 4"}};
   for (const auto& [settings, words] : cases) {
     Outcome outcome = Run(2, "refused", settings);

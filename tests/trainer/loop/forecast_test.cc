@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "trainer/config.h"
 #include "trainer/groups/group.h"
 
@@ -68,6 +71,61 @@ TEST(EstimateMemoryTest, SaysWhatUnevenRoutingTakesAtMost) {
   // A capacity bounds it: half as many rows again.
   EXPECT_LT(estimate({"model.capacity_factor=1.5"}, four).uneven_routing, uneven / 4);
   EXPECT_EQ(estimate({"model.capacity_factor=1"}, four).uneven_routing, Bytes(0));
+}
+
+// With parallel.zero = 0 no rank does without any state of what it holds, be it shared by all or an
+// expert's.
+TEST(EstimateMemoryTest, ExpertsStateIsShardedWithinTheGroupsOfTheOthers) {
+  const auto estimate = [](const std::vector<std::string>& settings, int data) {
+    std::vector<std::string> all = {"data.prefix=none", "train.precision=fp32", "parallel.expert=2",
+                                    "checkpoint.background=true"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    absl::StatusOr<TrainConfig> config = LoadTrainConfig("", all, "moe-tiny");
+    EXPECT_TRUE(config.ok()) << config.status();
+    config->model.vocabulary = 512;
+    const absl::StatusOr<StepPlan> plan = StepPlan::Make(*config, {.data = data, .expert = 2});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    const absl::StatusOr<MemoryEstimate> memory = EstimateMemory(*config, *plan, 0, 0, false);
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    return *memory;
+  };
+  const MemoryEstimate two = estimate({"parallel.zero=0"}, 2);
+  const MemoryEstimate four = estimate({"parallel.zero=0"}, 4);
+  EXPECT_EQ(four.optimizer, two.optimizer);
+  // Twice as many ranks hold each byte, and write equal parts of it.
+  EXPECT_NEAR(static_cast<double>(four.pool.count()), static_cast<double>(two.pool.count()) / 2, 2);
+  EXPECT_LT(estimate({"parallel.zero=1"}, 4).optimizer, four.optimizer);
+  // In a group of two each rank has experts of its own, 4 of each layer, with all their state, and
+  // they do not come and go.
+  const Bytes experts(int64_t{12} * 4 * (2 * 192 * 128 + 128 * 192) * 4);
+  const std::vector<std::string> groups = {"model.layers=12", "parallel.zero_group=2"};
+  EXPECT_GT(estimate(groups, 4).optimizer, experts * 2);
+  EXPECT_GT(estimate({groups[0], groups[1], "parallel.zero=3"}, 4).parameters, experts);
+}
+
+// What goes to experts, and around the ring of attention, has two bytes a number in both.
+TEST(DescribeRunTest, NumbersOfSixteenBitsAreAsWideInBothTypes) {
+  const auto lines = [](const std::string& precision) {
+    absl::StatusOr<TrainConfig> config =
+        LoadTrainConfig("",
+                        {"data.prefix=none", "parallel.expert=2", "parallel.context=2",
+                         "train.precision=" + precision},
+                        "moe-tiny");
+    EXPECT_TRUE(config.ok()) << config.status();
+    config->model.vocabulary = 512;
+    const absl::StatusOr<std::string> text = DescribeRun(*config, 4, 4, false);
+    EXPECT_TRUE(text.ok()) << text.status();
+    std::vector<std::string> found;
+    for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+      if (absl::StartsWith(line, "experts ") || absl::StartsWith(line, "context ")) {
+        found.emplace_back(line);
+      }
+    }
+    EXPECT_EQ(found.size(), 2U) << *text;
+    return found;
+  };
+  EXPECT_EQ(lines("fp16"), lines("bf16"));
+  EXPECT_NE(lines("fp16"), lines("fp32"));
 }
 
 TEST(CheckDeviceMemoryTest, ARunThatHasNoPlaceOnItsGpuIsRefusedWithTheArithmetic) {

@@ -18,6 +18,8 @@
 #include "net/secret.h"
 #include "tests/scoped_variable.h"
 #include "tests/trainer/loop/train_run.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/retention.h"
 
 namespace weft::train {
 namespace {
@@ -167,6 +169,44 @@ TEST_F(RecoveryRunTest, WithoutSnapshotsAllGoBackToTheLastCheckpoint) {
   const Outcome outcome = process.Wait();
   ExpectUnbroken("off", Metrics("off_whole"), outcome);
   EXPECT_THAT(outcome.output, HasSubstr("from a checkpoint"));
+}
+
+// No checkpoint is wanted then: neither one that is damaged in a bit nor one that cannot be read at
+// the moment ends the run.
+TEST_F(RecoveryRunTest, WhoseStateIsInMemoryNeedsNoCheckpointThatIsWhole) {
+  const Outcome whole = Run(kRanks, "needs_whole", Settings({}));
+  ASSERT_EQ(whole.status, 0) << whole.output;
+  for (const std::string run : {"bit", "unreadable"}) {
+    SCOPED_TRACE(run);
+    Process process(Recovering(run, 1, {"checkpoint.every=4", "checkpoint.keep=1"}),
+                    RunDir(run + ".out"));
+    ASSERT_TRUE(WaitForStep(run, 6, process)) << process.Wait().output;
+    const pid_t pid = ProcessOf(run, 2);
+    ASSERT_GT(pid, 0);
+    // The job stands still, but for a commit or a deletion by rank 0 that is under way.
+    kill(pid, SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const auto paths = ListCheckpoints(RunDir(run) + "/checkpoints");
+    ASSERT_TRUE(paths.ok() && !paths->empty()) << paths.status();
+    for (const std::string& path : *paths) {
+      if (run == "bit") {
+        std::fstream shard(path + "/" + ShardName(0, kRanks),
+                           std::ios::in | std::ios::out | std::ios::binary);
+        shard.seekg(-5, std::ios::end);
+        const char byte = static_cast<char>(shard.get() ^ 4);
+        shard.seekp(-5, std::ios::end);
+        shard.put(byte);
+        ASSERT_TRUE(shard.good()) << path;
+      } else {
+        fs::remove(path + "/manifest.json");
+        fs::create_symlink("/proc/self/mem", path + "/manifest.json");  // fails with EIO
+      }
+    }
+    kill(pid, SIGKILL);
+    const Outcome outcome = process.Wait();
+    ExpectUnbroken(run, Metrics("needs_whole"), outcome);
+    EXPECT_THAT(outcome.output, HasSubstr("from memory"));
+  }
 }
 
 // Neighbours: the only copies of a state die with both.

@@ -5,18 +5,22 @@
 #include <sys/mount.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/read_file.h"
+#include "tests/scoped_variable.h"
 #include "tests/trainer/loop/train_run.h"
+#include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/retention.h"
 #include "trainer/files/file.h"
 
@@ -136,6 +140,33 @@ TEST_F(TrainFaultsTest, ANewerCheckpointThatCannotBeReadNowIsNotPassedOver) {
   outcome = Run(1, "unreadable", {"--resume", "train.steps=60"});
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("resumed after step 50"));
+}
+
+// What is read to know whether it is whole holds up no save: here a shard with a hole, of a size
+// that takes minutes, while the other rank has no patience for that.
+TEST_F(TrainFaultsTest, NoSaveWaitsUntilAnOlderCheckpointIsVerified) {
+  const std::vector<std::string> settings = {"checkpoint.every=2", "checkpoint.keep=3",
+                                             "optimizer.decay_steps=10", "sample.tokens=0"};
+  std::vector<std::string> first = settings, second = settings;
+  first.emplace_back("train.steps=6");
+  second.insert(second.end(), {"train.steps=10", "--resume"});
+  ASSERT_EQ(Run(2, "large", first).status, 0);
+  ASSERT_THAT(Steps("large"), ElementsAre(6, 4, 2));
+  const int64_t terabyte = int64_t{1} << 40;
+  const std::string path = Step("large", 4) + "/manifest.json";
+  auto manifest = ParseManifest(ReadFile(path).value_or(""), path);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  manifest->shards[0].bytes = terabyte;
+  ASSERT_TRUE(WriteFileAtomically(path, ToJson(*manifest)).ok());
+  std::error_code error;
+  fs::resize_file(Step("large", 4) + "/" + ShardName(0, 2), terabyte, error);
+  if (error) GTEST_SKIP() << "no file of a terabyte with a hole: " << error.message();
+  const ScopedVariable patience("WEFT_COLLECTIVE_TIMEOUT", "30s");
+  const Outcome outcome = Run(2, "large", second);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("resumed after step 6"));
+  // In the end three are known, and those before them are gone.
+  EXPECT_THAT(Steps("large"), ElementsAre(10, 8, 6));
 }
 
 TEST_F(TrainFaultsTest, ASecondJobIsRefusedAndAKilledOneIsNot) {

@@ -237,7 +237,9 @@ TEST_F(TrainRunTest, LayoutsThatCannotBeAreRefusedWithTheArithmetic) {
         "model.layers=4"},
        "1 micro-batches; a multiple of the 2 stages"},
       {{"parallel.pipeline=2", "parallel.schedule=zb-h1", "parallel.zero=2"},
-       "parallel.zero = 1 is right"}};
+       "parallel.zero = 1 is right"},
+      {{"parallel.tensor=2", "--check", "--ranks=2", "--vocabulary=1"},
+       "parallel.tensor = 2 ranks cannot share a vocabulary of 1 tokens"}};
   for (const auto& [settings, words] : cases) {
     Outcome outcome = Run(2, "refused", settings);
     EXPECT_NE(outcome.status, 0) << words;

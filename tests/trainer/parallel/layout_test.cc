@@ -89,6 +89,36 @@ TEST(LayoutOfPartsTest, SharedParametersHaveBucketsOfTheirOwn) {
   }
 }
 
+// A tensor axis that does not divide the vocabulary leaves one rank a row more, and yet both meet
+// in the same matrices, bucket by bucket.
+TEST(LayoutOfPartsTest, BucketsHaveTheSameMatricesOnAllRanksOfATensorAxis) {
+  ModelConfig config;
+  config.layers = 2;
+  config.hidden = 24;
+  config.heads = 2;
+  config.ffn = 40;
+  config.sequence = 10;
+  config.vocabulary = 77;
+  config.tied = false;
+  for (int64_t bytes = 1024; bytes <= 64 << 10; bytes += 128) {
+    std::vector<std::vector<int>> matrices[2];  // of each bucket that has some, by rank
+    for (int rank = 0; rank < 2; ++rank) {
+      const ModelPart part{
+          .tensor_rank = rank, .tensor_size = 2, .chunks = {ChunkOf(config, 1, 0)}};
+      const std::vector<ParameterSpec> parameters = GptParameters(config, part);
+      for (const BucketLayout& bucket : LayOut(parameters, Bytes(bytes), 4, 1)) {
+        std::vector<int> here;
+        for (const BucketEntry& entry : bucket.entries) {
+          const ParameterSpec& spec = parameters[static_cast<size_t>(entry.parameter)];
+          if (IsBlockMatrix(spec)) here.push_back(entry.parameter);
+        }
+        if (!here.empty()) matrices[rank].push_back(here);
+      }
+    }
+    EXPECT_EQ(matrices[0], matrices[1]) << "buckets of " << bytes << " bytes";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(RanksAndSizes, LayoutTest,
                          ::testing::Values(std::pair(1, 1 << 20), std::pair(1, 1),
                                            std::pair(2, 4096), std::pair(3, 9000),

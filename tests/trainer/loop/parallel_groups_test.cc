@@ -1,0 +1,104 @@
+// Who shares training state with whom. Jobs are threads of this process.
+#include "trainer/groups/parallel_groups.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tests/collectives/job.h"
+#include "trainer/config.h"
+
+namespace weft::train {
+namespace {
+
+using ::testing::ElementsAre;
+
+// By counting the ranks of each expert in each group: 0 where these are not as many everywhere.
+int CountedExpertRanks(const ParallelSizes& sizes, int group) {
+  std::map<std::pair<int, int>, int> ranks;  // by the expert's place and the group
+  for (int i = 0; i < sizes.context * sizes.data; ++i) {
+    ++ranks[{i / sizes.context % sizes.expert, i / group}];
+  }
+  const int first = ranks.begin()->second;
+  for (const auto& [place, count] : ranks) {
+    if (count != first) return 0;
+  }
+  return first;
+}
+
+TEST(ShardSizesTest, AGroupHasEquallyManyRanksOfEachExpertThatItHas) {
+  for (int context = 1; context <= 6; ++context) {
+    for (int expert = 1; expert <= 6; ++expert) {
+      for (int rounds = 1; rounds <= 6; ++rounds) {
+        const ParallelSizes sizes{.context = context, .data = expert * rounds, .expert = expert};
+        const int all = context * expert * rounds;
+        for (int group = 0; group <= all; ++group) {
+          if (group > 0 && all % group != 0) continue;
+          TrainConfig config;
+          config.zero_group = group;
+          const ShardSizes shards = ShardSizesOf(config, sizes);
+          const int shared = group == 0 ? all : group;
+          EXPECT_EQ(shards.shared, shared);
+          EXPECT_EQ(shards.experts, CountedExpertRanks(sizes, shared))
+              << "context " << context << " expert " << expert << " of " << all << ", groups of "
+              << shared;
+        }
+      }
+    }
+  }
+}
+
+// The ranks of the job that are in `group`, on every rank of it.
+std::vector<int> Members(Group& group, int mine) {
+  const auto texts = group.Gather(absl::StrCat(mine));
+  EXPECT_TRUE(texts.ok()) << texts.status();
+  std::vector<int> members;
+  if (!texts.ok()) return members;
+  for (const std::string& text : *texts) {
+    EXPECT_TRUE(absl::SimpleAtoi(text, &members.emplace_back()));
+  }
+  return members;
+}
+
+// Eight data-parallel ranks, of which two share the experts: those of an expert are every other.
+TEST(ParallelGroupsTest, ExpertsStateIsSharedWithinTheGroupsOfTheOthers) {
+  for (const int zero_group : {0, 1, 2, 4}) {
+    SCOPED_TRACE(absl::StrCat("groups of ", zero_group));
+    collectives::RunRanks(8, {}, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
+      const int rank = endpoint->rank().value(), odd = rank % 2;
+      const absl::StatusOr<TrainConfig> config =
+          LoadTrainConfig("",
+                          {"model.experts=4", "parallel.expert=2",
+                           absl::StrCat("parallel.zero_group=", zero_group)},
+                          "tiny");
+      ASSERT_TRUE(config.ok()) << config.status();
+      const absl::StatusOr<ParallelGroups> groups = ParallelGroups::Create(*config, endpoint);
+      ASSERT_TRUE(groups.ok()) << groups.status();
+      const ParallelGroups& experts = *groups->experts;
+      const std::vector<int> shard = Members(experts.shard_group(), rank);
+      const std::vector<int> replicas =
+          experts.replicas == nullptr ? std::vector<int>{rank} : Members(*experts.replicas, rank);
+      if (zero_group == 0) {
+        EXPECT_THAT(shard, ElementsAre(odd, odd + 2, odd + 4, odd + 6));
+        EXPECT_THAT(replicas, ElementsAre(rank));
+      } else if (zero_group == 4) {
+        const int first = rank / 4 * 4 + odd, twin = rank % 4;
+        EXPECT_THAT(shard, ElementsAre(first, first + 2));
+        EXPECT_THAT(replicas, ElementsAre(twin, twin + 4));
+      } else {
+        EXPECT_THAT(shard, ElementsAre(rank));
+        EXPECT_THAT(replicas, ElementsAre(odd, odd + 2, odd + 4, odd + 6));
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace weft::train

@@ -1,0 +1,102 @@
+// Steps over a tensor axis that does not divide the vocabulary, whose ranks hold more and fewer
+// tokens of it: the losses are those of one rank. Jobs are threads of this process.
+#include "trainer/loop/step.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/collectives/job.h"
+#include "trainer/config.h"
+#include "trainer/data/batch_loader.h"
+#include "trainer/groups/parallel_groups.h"
+
+namespace weft::train {
+namespace {
+
+struct UnevenCase {
+  const char* name;
+  int64_t vocabulary;
+  std::vector<std::string> settings;
+};
+
+class UnevenVocabularyTest : public ::testing::TestWithParam<UnevenCase> {
+ protected:
+  static TrainConfig ConfigOf(int tensor) {
+    std::vector<std::string> settings = {"model.heads=2", "train.precision=fp32",
+                                         "optimizer.warmup_steps=0", "optimizer.learning_rate=1e-3",
+                                         "parallel.tensor=" + std::to_string(tensor)};
+    settings.insert(settings.end(), GetParam().settings.begin(), GetParam().settings.end());
+    absl::StatusOr<TrainConfig> config = LoadTrainConfig("", settings, "tiny");
+    EXPECT_TRUE(config.ok()) << config.status();
+    config->model.vocabulary = GetParam().vocabulary;
+    return *config;
+  }
+
+  // The losses of the first steps, as one rank of the job knows them.
+  static std::vector<double> Train(const TrainConfig& config, ParallelGroups& groups) {
+    std::vector<double> losses;
+    at::set_num_threads(1);
+    const auto stepper = Stepper::Create(config, &groups, nullptr);
+    EXPECT_TRUE(stepper.ok()) << stepper.status();
+    if (!stepper.ok()) return losses;
+    EXPECT_TRUE((*stepper)->Initialize().ok());
+    EXPECT_TRUE((*stepper)->parameters().Publish().ok());
+    for (int64_t step = 1; step <= 3; ++step) {
+      Batch batch;
+      batch.rows = config.global_batch;
+      batch.columns = config.model.sequence + 1;
+      for (int64_t i = 0; i < batch.rows * batch.columns; ++i) {
+        batch.tokens.push_back((i * i + 7 * i + step) % config.model.vocabulary);
+      }
+      const absl::StatusOr<StepResult> result = (*stepper)->Step(step, batch, false);
+      EXPECT_TRUE(result.ok()) << result.status();
+      if (!result.ok()) {
+        groups.Fail(result.status());
+        return losses;
+      }
+      losses.push_back(result->loss);
+    }
+    return losses;
+  }
+};
+
+TEST_P(UnevenVocabularyTest, HasTheLossesOfOneRank) {
+  ParallelGroups alone = ParallelGroups::Alone();
+  const std::vector<double> one = Train(ConfigOf(1), alone);
+  ASSERT_EQ(one.size(), 3U);
+  collectives::RunRanks(
+      2, {"collective.timeout=60s"}, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
+        const TrainConfig config = ConfigOf(2);
+        absl::StatusOr<ParallelGroups> groups = ParallelGroups::Create(config, endpoint);
+        ASSERT_TRUE(groups.ok()) << groups.status();
+        const std::vector<double> cut = Train(config, *groups);
+        ASSERT_EQ(cut.size(), one.size());
+        for (size_t step = 0; step < one.size(); ++step) {
+          EXPECT_NEAR(cut[step], one[step], 1e-4) << "step " << step + 1;
+        }
+      });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, UnevenVocabularyTest,
+    ::testing::Values(
+        // Logits of 2,048 rows: with 2,048 tokens they are made at one time, with 2,049 in two.
+        UnevenCase{"ChunksOfTheLoss",
+                   4097,
+                   {"model.layers=1", "model.hidden=16", "model.ffn=32", "model.sequence=256",
+                    "train.global_batch=16"}},
+        // Buckets that close one matrix later with 38 tokens than with 39, were these in them.
+        UnevenCase{"BucketsOfMatrices",
+                   77,
+                   {"model.layers=2", "model.hidden=32", "model.ffn=40", "model.sequence=8",
+                    "train.global_batch=4", "model.tied=false", "optimizer.name=muon",
+                    "parallel.bucket_bytes=10KiB"}}),
+    [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace weft::train
