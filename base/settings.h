@@ -1,16 +1,16 @@
-// Settings: one table of rows; environment, command line, config file and docs/settings.md all read
-// it.
+// Settings: one table of rows, which environment, command line and docs/settings.md all read.
 //
 //   row "tcp.sockets"  <->  environment WEFT_TCP_SOCKETS
 //                      <->  --set tcp.sockets=2
-//                      <->  TOML [tcp] sockets = 2
+//                      <->  a row of docs/settings.md
 //
 // Values are parsed and checked when they are set, never when they are read. An unknown name is
 // answered with the nearest known one; a bad value with what would be right. Precedence is the
-// order of the Set calls: defaults, then file, then environment, then command line.
+// order of the Set calls: defaults, then environment, then command line.
 //
-// The library's rows are in settings_table.cc. A program with more (the trainer) makes its own
-// table.
+// The library's rows are in settings_table.cc. A training run has keys of its own, in a second
+// table (trainer/config_table.cc), set by a config file (TOML), as [data] prefetch = 2, instead
+// of the environment.
 #ifndef WEFT_BASE_SETTINGS_H_
 #define WEFT_BASE_SETTINGS_H_
 

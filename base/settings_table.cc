@@ -20,9 +20,9 @@ constexpr auto kTable = std::to_array<SettingRow>({
 
     {"transport", kChoice, "auto", "auto|shm|tcp|ucx|multipath|verbs", "The transport between ranks; auto takes shm between processes of one host and tcp between hosts; ucx takes whatever UCX finds best, multipath UDP over many paths, both on one host too; verbs is RDMA over RoCE or InfiniBand."},
     {"transport.connect_timeout", kDuration, "30s", "100ms..1h", "How long a connection to a peer may take until it fails with that peer's name."},
+    {"transport.requests", kInteger, "4096", "1..1048576", "How many sends or receives may be posted on one link before the next is answered \"not yet\"."},
     {"plan", kText, "", "", "Plan directory, as weft-plan paths --out makes it: connections of tcp, verbs and multipath take source ports by which switches put them onto the ways that are planned; a plan for other hosts is refused; empty: none."},
     {"plan.watch", kDuration, "200ms", "0..1h", "How often a planned rank asks by a few probes whether its first switch still hashes over the planned next hops, so that flows follow when one is gone; less often where many ranks are under one switch; 0: never."},
-    {"transport.requests", kInteger, "4096", "1..1048576", "How many sends or receives may be posted on one link before the next is answered \"not yet\"."},
 
     {"progress.cpus", kText, "near", "", "Where the progress thread of a process runs: near, on those of the process's CPUs that are at the NUMA node of its NIC, unless ranks fill the cores or compute threads are bound to one each; free, on all of its CPUs; or a list, as 0-3,8."},
     {"wait.spin", kDuration, "20us", "0..1s", "How long a waiting thread polls without giving up its core; 0 where ranks outnumber cores."},

@@ -82,3 +82,22 @@ class Compared:
     @property
     def regret(self) -> float:
         return self.median(self.chosen) / self.median(self.best) - 1
+
+
+def compare_in_rounds(cases: dict, rounds: int, where: str, compare) -> None:
+    """Fills `cases`, {(operation, size's name): Compared}, each in every round: `compare(operation, bytes)` returns what
+    weft-bw --compare prints."""
+    for turn in range(rounds):
+        for (operation, size), case in cases.items():
+            try:
+                case.add(compare(operation, SIZES[size]))
+            except (Unavailable, RuntimeError) as reason:
+                raise SystemExit(f"{operation} {size} {where}: {reason}") from None
+        say(f"{where}: round {turn + 1} of {rounds}")
+
+
+def regret_rows(where: str, regrets: list) -> list:
+    """The median and the worst of several cases, as keys and values of a benchmark's rows."""
+    return [{"case": f"{where}: {what} of {len(regrets)} cases", "ours": round(1 + of(regrets), 4), "peer": 1,
+             "peer_name": "the best of each", "unit": "times", "ratio": round(1 / (1 + of(regrets)), 4),
+             "repeats": len(regrets)} for what, of in (("median", statistics.median), ("worst", max))]

@@ -31,7 +31,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "fabric"
 import all_reduce  # noqa: E402
 import netns  # noqa: E402
 import planned  # noqa: E402
-from _collectives import BIN, OPERATIONS, SIZES, Compared, Unavailable, bw_words, run, say  # noqa: E402
+from _collectives import (BIN, OPERATIONS, SIZES, Compared, bw_words, compare_in_rounds,  # noqa: E402
+                          regret_rows, run, say)
 
 LEVELS = ("hierarchical", "three_level")
 PORT = 29500
@@ -162,13 +163,7 @@ def measure(layout, options, folder) -> list:
     cases = {(operation, size): Compared() for size in options.sizes for operation in options.operations}
     with layout.fabric(options.mbit) as fabric:
         job = Job(layout, fabric, folder, options)
-        for turn in range(options.rounds):
-            for (operation, size), case in cases.items():
-                try:
-                    case.add(job.compare(operation, SIZES[size]))
-                except (Unavailable, RuntimeError) as reason:
-                    raise SystemExit(f"{operation} {size} {layout}: {reason}") from None
-            say(f"{layout}: round {turn + 1} of {options.rounds}")
+        compare_in_rounds(cases, options.rounds, str(layout), job.compare)
     cells = [Cell(layout, operation, size, case, options) for (operation, size), case in cases.items()]
     for cell in cells:
         cell.rows(options.rounds * options.repeats)
@@ -180,10 +175,8 @@ def summarize(where: str, cells: list) -> None:
     for what, of in (("median", statistics.median), ("worst", min)) if shares else ():
         row(case=f"{where}: {what} share of the bound, {len(shares)} cases", ours=round(of(shares), 3), peer=1,
             peer_name="bound", unit="share", ratio=round(of(shares), 3), repeats=len(shares))
-    for what, of in (("median", statistics.median), ("worst", max)):
-        regret = of(cell.regret for cell in cells)
-        row(case=f"{where}: {what} of {len(cells)} cases", ours=round(1 + regret, 3), peer=1,
-            peer_name="the best of each", unit="times", ratio=round(1 / (1 + regret), 3), repeats=len(cells))
+    for values in regret_rows(where, [cell.regret for cell in cells]):
+        row(**values)
 
 
 def inside(options, folder) -> None:

@@ -2,14 +2,15 @@
 
 Method, the same for all: barrier, barrier, k calls one after the other, time / k, the largest over
 ranks; k so that a repeat takes about --repeat-ms (2 to 2000 calls). float32, sum; all-reduce and
-broadcast in place. Sizes are of the whole buffer. A round runs ours and the peers in turn; a row's
-number is the median over the repeats of all rounds.
+broadcast in place. Sizes are of the whole buffer. Buffers are the program's own memory on all sides. A round runs
+ours and the peers in turn; a row's number is the median over the repeats of all rounds.
 
 peer_name "floor": one process reads every input and writes every output of all ranks once, by
 streaming loops on all cores; but no less than a hand-over of a store to a load between two cores.
 peer_name "own NAME": the fastest of our algorithms, ours the planner's choice, both of weft-bw
 --compare, which times all in turns: the planner's regret is 1 / ratio - 1.
 peer_name "Gloo" in a case "..., tcp": ours over tcp alone.
+peer_name "weft, shared buffers": ours, with memory that peers map (weft-bw --buffers shared).
 peer_name "before": another build's programs (--before).
 
 A peer that cannot be had or takes longer than the limit has no rows, and standard error says so. Sizes up to 4 MiB are
@@ -51,11 +52,12 @@ def parse(text: str) -> dict:
 
 
 class Ours:
-    """weft-bw; the times of its choice, and of every algorithm where it compares them."""
+    """weft-bw; the times of its choice, and of every algorithm where it compares them. Its memory is what peers have,
+    unless `buffers` is "shared"."""
 
-    def __init__(self, options, name="weft", words=(), operations=OPERATIONS, programs=BIN):
+    def __init__(self, options, name="weft", words=(), operations=OPERATIONS, programs=BIN, buffers="private"):
         self.options, self.name, self.operations, self.programs = options, name, operations, programs
-        self.words = [*options.weft.split(), *words]
+        self.words = ["--buffers", buffers, *options.weft.split(), *words]
         self.compared = {}  # by operation and size
 
     def measure(self, ranks: int, sizes: list) -> dict:
@@ -157,7 +159,11 @@ class Floor:
         return self.program.measure(ranks, sizes)
 
 
-PEERS = {"gloo": Gloo, "openmpi": open_mpi, "mpich": mpich, "oneccl": one_ccl, "floor": Floor}
+def ours_shared(options):
+    return Ours(options, "weft, shared buffers", buffers="shared")
+
+
+PEERS = {"gloo": Gloo, "openmpi": open_mpi, "mpich": mpich, "oneccl": one_ccl, "floor": Floor, "shared": ours_shared}
 
 
 def median(times: dict, key: tuple) -> float:

@@ -39,8 +39,8 @@ def iperf_goodput(sockets: int) -> float:
     port = str(free_port())
     server = subprocess.Popen(["iperf3", "-s", "-1", "-p", port], stdout=subprocess.DEVNULL)
     for _ in range(100):  # until it listens; a probe would use up its one test
-        run = subprocess.run(["iperf3", "-c", "127.0.0.1", "-p", port, "-t", str(SECONDS), "-P", str(sockets),
-                              "-l", "512K", "-J"], check=False, capture_output=True, text=True)
+        run = subprocess.run(["iperf3", "-c", "127.0.0.1", "-p", port, "-t", str(SECONDS), "-O", "1", "-P",
+                              str(sockets), "-l", "512K", "-J"], check=False, capture_output=True, text=True)
         if run.returncode == 0:
             break
         time.sleep(0.05)

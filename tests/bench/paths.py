@@ -2,9 +2,9 @@
 
 Namespaces (need root): 4 leaves of two hosts and 2 or 3 spines, links of 40 Mbit/s, Linux's hash. In each random
 placement of 8 ranks `weft-plan paths` plans and `weft-run --plan` runs weft-bw: a ring all-reduce, an all-to-all, and
-the all-reduces of a 3D job's groups (tp 2, pp 2, dp 2) at once; then the same ranks without a plan, one socket a link
-both ways. `ours` and `peer` are times of the slowest rank; "share of the bound" is the least time that any choice of
-paths allows, by `weft-plan`'s own bound and with TCP's headers, over the time.
+the all-reduces of a 3D job's groups (tp 2, pp 2, dp 2) at once, whose algorithm the scheduler chooses; then the same
+ranks without a plan, one socket a link both ways. `ours` and `peer` are times of the slowest rank; "share of the bound"
+is the least time that any choice of paths allows, by `weft-plan`'s own bound and with TCP's headers, over the time.
 
 Unequal: the same over 3 spines, one of which has links of half the bandwidth.
 
@@ -69,14 +69,14 @@ class Traffic:
 
 
 def all_traffic(size: int) -> list:
-    ring = ["--place", "in", "--algorithm", "ring"]
     return [
-        Traffic("ring all-reduce", size, f"dp={RANKS}", [("dp", "all_reduce", size)], ring),
+        Traffic("ring all-reduce", size, f"dp={RANKS}", [("dp", "all_reduce", size)],
+                ["--place", "in", "--algorithm", "ring"]),
         Traffic("all-to-all", size, f"dp={RANKS}", [("dp", "all_to_all", size)],
                 ["--op", "all_to_all", "--place", "out"]),
         Traffic("groups of tp 2, pp 2, dp 2 at once", size, "tp=2,pp=2,dp=2",
                 [(axis, "all_reduce", size) for axis in AXES],
-                [*ring, "--groups", "tp=2,pp=2,dp=2"]),
+                ["--place", "in", "--groups", "tp=2,pp=2,dp=2"]),
     ]
 
 

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,8 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "fabric"))
 import netns  # noqa: E402
 import planned  # noqa: E402
-from _collectives import BIN, OPERATIONS, SIZES, Compared, Unavailable, bw_words, run, say  # noqa: E402
+from _collectives import (BIN, OPERATIONS, SIZES, Compared, bw_words, compare_in_rounds,  # noqa: E402
+                          regret_rows, run, say)
 
 FULL = {"rounds": 3, "ranks": [2, 4, 8], "sizes": ["1KiB", "16KiB", "256KiB", "4MiB", "64MiB"],
         "operations": [*OPERATIONS, "reduce", "gather", "scatter"], "fabric_sizes": ["1KiB", "64KiB", "1MiB"]}
@@ -73,13 +73,7 @@ def row(**values) -> None:
 def measure(place, sizes: list, options) -> list:
     """The regrets of all cases."""
     cases = {(operation, size): Compared() for operation in options.operations for size in sizes}
-    for turn in range(options.rounds):
-        for (operation, size), case in cases.items():
-            try:
-                case.add(place.compare(operation, SIZES[size]))
-            except (Unavailable, RuntimeError) as reason:
-                raise SystemExit(f"{operation} {size} {place.name}: {reason}") from None
-        say(f"{place.name}: round {turn + 1} of {options.rounds}")
+    compare_in_rounds(cases, options.rounds, place.name, place.compare)
     for (operation, size), case in cases.items():
         times = ", ".join(f"{name} {case.median(name):.4g}" for name in sorted(case.times, key=case.median))
         say(f"{operation} {size} {place.name}: {case.chosen}, regret {100 * case.regret:.1f} %; us: {times}")
@@ -90,9 +84,8 @@ def measure(place, sizes: list, options) -> list:
 
 
 def summarize(where: str, regrets: list) -> None:
-    for what, of in (("median", statistics.median), ("worst", max)):
-        row(case=f"{where}: {what} of {len(regrets)} cases", ours=round(1 + of(regrets), 4), peer=1,
-            peer_name="the best of each", unit="times", ratio=round(1 / (1 + of(regrets)), 4), repeats=len(regrets))
+    for values in regret_rows(where, regrets):
+        row(**values)
 
 
 def measure_namespaces(options, folder: pathlib.Path) -> None:

@@ -4,7 +4,7 @@ The same architecture, global batch and AdamW (PyTorch's fused one) on both side
 autocast, under FSDP2 a policy; ours: bf16 parameters with fp32 masters), on two ranks of one thread and on one
 rank of two. Programs run in turns; of each run the first steps are left out, and its fastest step counts where
 the machine is shared; a row is the best of the turns, or with --median medians of both. Rows beside tokens/s:
-memory of a rank; model FLOP/s beside the best rate of any library at the step's products; milliseconds of a step
+memory of a rank; model FLOP/s beside the best rate of any library at the step's products; milliseconds of that step
 by class of work, ours as weft-train's metrics have them, PyTorch's by its profiler. docs/benchmarks/train.md.
 """
 # needs: torch
@@ -189,8 +189,10 @@ class Case:
         return self.tokens * (6 * weights + 12 * attention)
 
     def class_rows(self, ours: list[dict], peer: list[dict], name: str) -> None:
-        fastest = min(ours, key=lambda run: min(run["seconds"][WARM_UP:]))
-        mine = min(fastest["work"][WARM_UP:], key=lambda work: sum(work.values()))
+        """Of the step whose time tokens/s is of, or the nearest to it: the fastest, or the median; on both sides."""
+        counted = self.step_seconds(ours)
+        steps = [step for run in ours for step in zip(run["seconds"][WARM_UP:], run["work"][WARM_UP:])]
+        _, mine = min(steps, key=lambda step: abs(step[0] - counted))
         shares, seconds = peer[0]["shares"], self.step_seconds(peer)
         rest = 1 - sum(shares.get(kind, 0) for kind in CLASSES)
         for kind in CLASSES:

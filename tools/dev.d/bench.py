@@ -1,12 +1,12 @@
 """Measures Weft against a peer, in turns, in one run; without a name it lists the benchmarks.
 
-A benchmark is a script tests/bench/<name>.py. It prints one JSON object a line on standard output,
-with the keys name, case, ours, peer, peer_name, unit, ratio (above 1: ours is better) and repeats,
-and its progress on standard error. Its docstring's first line says what it measures. A line
-"# needs: torch openmpi" names the peers that must be installed first; one "# wants: oneccl" those
-that are installed where they can be had, and left out where not. It is run with
-WEFT_BIN (the folder of the built programs), WEFT_SOURCE, and where it needs torch with
-WEFT_BENCH_PYTHON, an interpreter with PyTorch and numpy, with oneCCL WEFT_BENCH_ONECCL. Further arguments are passed to it.
+A benchmark is a script tests/bench/<name>.py. It prints one JSON object a line on standard output, with the keys name,
+case, ours, peer, peer_name, unit, ratio (above 1: ours is better) and repeats, which the table has, and others that
+--json keeps; and its progress on standard error. Its docstring's first line says what it measures. A line
+"# needs: torch openmpi" names the peers that must be installed first; one "# wants: oneccl" those that are installed
+where they can be had, and left out where not. It is run with WEFT_BIN (the folder of the built programs), WEFT_SOURCE,
+and where it needs torch with WEFT_BENCH_PYTHON, an interpreter with PyTorch and numpy, with oneCCL WEFT_BENCH_ONECCL.
+Further arguments are passed to it.
 """
 
 import ast
@@ -66,7 +66,7 @@ def collect(command: list, environment: dict, rows: list[dict]) -> None:
         for line in script.stdout:
             try:
                 row = json.loads(line)
-                rows.append({column: row[column] for column in COLUMNS})
+                rows.append({**{column: row[column] for column in COLUMNS}, **row})
             except (ValueError, KeyError, TypeError) as error:
                 script.kill()
                 raise Failure(f"the benchmark printed what is no row: {line.strip()} "

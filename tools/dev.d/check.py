@@ -44,6 +44,8 @@ def add_arguments(parser) -> None:
                         help=f"of {', '.join(CHECKS)}; default: {', '.join(DEFAULT)}")
     parser.add_argument("--all", action="store_true",
                         help="clang-tidy for tests and for files with LibTorch as well (slow)")
+    parser.add_argument("--tidy-minutes", type=float, metavar="N",
+                        help="clang-tidy looks at no further file after N minutes; the newest come first")
     parser.add_argument("--since", metavar="COMMIT",
                         help="clang-tidy only for files that differ from this commit; sizes: beside this commit's")
 
@@ -90,7 +92,7 @@ def wide_comments(name: str, text: str) -> list[str]:
 
 
 def check_tidy(options) -> list[str]:
-    return tidy.problems(everything=options.all, since=options.since)
+    return tidy.problems(everything=options.all, since=options.since, minutes=options.tidy_minutes)
 
 
 def check_includes(options) -> list[str]:

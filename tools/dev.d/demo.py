@@ -55,6 +55,7 @@ def run(options) -> None:
     for name, sentence in FILES.items():
         if (folder / name).exists():
             print(f"  {shown(folder / name):24}  {sentence}")
+    print(f"\nAll other programs, in {shown(programs)}: tools/dev build")
 
 
 def shown(path: pathlib.Path) -> str:

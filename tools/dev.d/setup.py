@@ -21,11 +21,11 @@ PACKAGES = """
     build-essential cmake ninja-build ccache mold pkg-config git python3-pip python3-venv
     clang-format
     libabsl-dev libspdlog-dev nlohmann-json3-dev libtoml11-dev libcli11-dev
-    libhwloc-dev libpugixml-dev libucx-dev libibverbs-dev librdmacm-dev liburing-dev libsodium-dev
+    libhwloc-dev libpugixml-dev libucx-dev libibverbs-dev libsodium-dev
     zlib1g-dev
     sentencepiece libsentencepiece-dev dict-gcide
     libhiredis-dev redis-server etcd-server
-    libgtest-dev libgmock-dev libbenchmark-dev librsvg2-bin iproute2 procps
+    libgtest-dev libgmock-dev libbenchmark-dev iproute2 procps
 """.split()
 
 # Of the tier roce, installed when that is run: its virtual machine, see tests/roce/machine.py.

@@ -16,8 +16,9 @@ from common import CACHE, ROOT, Failure, jobs, output, say
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
-def problems(everything: bool, since: str | None) -> list[str]:
-    """One text for each problem of the files looked at; empty when all are clean."""
+def problems(everything: bool, since: str | None, minutes: float | None = None) -> list[str]:
+    """One text for each problem of the files looked at; empty when all are clean. After `minutes` no further file is
+    looked at: those that were changed last come first, and how many are left is said."""
     folder = build.configure("release")
     commands = selected_commands(folder, everything, since)
     database = folder / "tidy"
@@ -31,7 +32,10 @@ def problems(everything: bool, since: str | None) -> list[str]:
               for name, command in commands.items()}
     to_do = [name for name, stamp in stamps.items() if not stamp.exists()]
     say(f"clang-tidy: {len(to_do)} of {len(commands)} files are new or changed")
-    found, last_word = [], time.monotonic()
+    if minutes is not None:
+        to_do = newest_first(to_do, output(["git", "log", "--format=", "--name-only"]).splitlines())
+    found, begun = [], time.monotonic()
+    last_word = begun
     with concurrent.futures.ThreadPoolExecutor(jobs()) as pool:
         results = {pool.submit(look_at, program, database, name): name for name in to_do}
         for done, future in enumerate(concurrent.futures.as_completed(results), 1):
@@ -42,7 +46,18 @@ def problems(everything: bool, since: str | None) -> list[str]:
             if time.monotonic() - last_word > 20:
                 last_word = time.monotonic()
                 say(f"clang-tidy: {done} of {len(to_do)}")
+            if minutes is not None and time.monotonic() - begun >= 60 * minutes:
+                left = sum(other.cancel() for other in results)
+                if left:
+                    say(f"clang-tidy: {left} files are not looked at: {minutes:g} minutes are over")
+                break
     return sorted(set(found))
+
+
+def newest_first(names: list[str], changed: list[str]) -> list[str]:
+    """Files in the order in which `changed` names them first, and then those that it does not name."""
+    order = {name: place for place, name in reversed(list(enumerate(changed)))}
+    return sorted(names, key=lambda name: order.get(name, len(changed)))
 
 
 def selected_commands(folder: pathlib.Path, everything: bool, since: str | None) -> dict:

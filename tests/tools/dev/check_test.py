@@ -1,7 +1,9 @@
 """tools/dev check: what each check finds, and what it lets pass."""
 
+import contextlib
 import pathlib
 import tempfile
+import threading
 import unittest
 from unittest import mock
 
@@ -104,6 +106,42 @@ class TidyMemory(unittest.TestCase):
         plain = tidy.plain_command("/usr/bin/ccache /usr/bin/c++ -O2 -Winvalid-pch "
                                    "-include /b/cmake_pch.hxx -o a.o -c a.cc")
         self.assertEqual(plain, "/usr/bin/c++ -O2 -o a.o -c a.cc")
+
+    def test_files_that_were_changed_last_come_first(self):
+        names = ["old.cc", "never.cc", "new.cc"]
+        self.assertEqual(tidy.newest_first(names, ["new.cc", "other.cc", "old.cc", "new.cc"]),
+                         ["new.cc", "old.cc", "never.cc"])
+
+    def test_when_its_time_is_over_it_says_how_many_files_are_left(self):
+        names = [f"{number}.cc" for number in range(9)]
+        for name in names:
+            (self.root / name).write_text("")
+        (self.root / ".clang-tidy").write_text("")
+        looked_at, said, is_over = [], [], threading.Event()
+
+        def look_at(_program, _database, name):
+            looked_at.append(name)
+            if len(looked_at) == 2:
+                is_over.wait(60)
+            return [f"{name}:1:1: warning"]
+
+        def say(text):
+            said.append(text)
+            if "minutes are over" in text:
+                is_over.set()
+
+        patches = {"look_at": look_at, "say": say, "jobs": lambda: 1, "CACHE": self.root / "cache",
+                   "output": lambda _words: "", "selected_commands": lambda *_: {n: {"command": ""} for n in names}}
+        with contextlib.ExitStack() as stack:
+            for name, value in patches.items():
+                stack.enter_context(mock.patch.object(tidy, name, value))
+            stack.enter_context(mock.patch.object(tidy.build, "configure", lambda _: self.root))
+            stack.enter_context(mock.patch.object(tidy.setup, "install_clang_tidy", lambda: "clang-tidy"))
+            found = tidy.problems(everything=False, since=None, minutes=0)
+            self.assertLessEqual(len(looked_at), 2)
+            self.assertIn(f"clang-tidy: {9 - len(looked_at)} files are not looked at: 0 minutes are over", said)
+            self.assertEqual(found, ["0.cc:1:1: warning"])
+            self.assertEqual(len(tidy.problems(everything=False, since=None)), len(names))
 
 
 if __name__ == "__main__":

@@ -92,6 +92,10 @@ class Bench(unittest.TestCase):
     def test_rows_are_collected(self):
         self.assertEqual(self.collect(f"print({json.dumps(ROW)!r})"), [ROW])
 
+    def test_what_more_a_row_says_is_kept(self):
+        row = {**ROW, "exposed_share": 0.25}
+        self.assertEqual(self.collect(f"print({json.dumps(row)!r})"), [row])
+
     def test_what_is_no_row_is_an_error(self):
         with self.assertRaisesRegex(Failure, "no row: hello"):
             self.collect("print('hello')")
