@@ -22,6 +22,7 @@ import json, math, mmap, pathlib, pickle, struct, sys
 try:
     import torch
     import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import metadata as dcp_metadata
     from torch.distributed.checkpoint.metadata import StorageMeta, TensorStorageMetadata
 except ImportError as error:
     sys.exit(f"{sys.executable} has no PyTorch ({error}); name another by --python")
@@ -81,8 +82,18 @@ KNOWN |= {("torch.distributed.checkpoint.filesystem", "_StorageInfo"), ("torch",
           ("pathlib", "PosixPath"), ("pathlib", "PurePosixPath")}
 
 
+# In place of getattr, by which Python 3.11 pickles a member of an enumeration.
+def member_of(kind, name):
+    if kind is dcp_metadata._MEM_FORMAT_ENCODING:
+        return kind[name]
+    raise pickle.UnpicklingError(f"its .metadata asks for builtins.getattr of {kind}, which is no "
+                                 "part of the format; nothing of it was run")
+
+
 class FormatUnpickler(pickle.Unpickler):
     def find_class(self, module, name):
+        if (module, name) == ("builtins", "getattr"):
+            return member_of
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if is_dtype or (module, name) in KNOWN:
             return super().find_class(module, name)

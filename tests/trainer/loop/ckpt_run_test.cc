@@ -656,7 +656,8 @@ TEST_F(CkptRunTest, WhatFsdpSavesGoesOnAndComesBackToTheBit) {
   EXPECT_THAT(other.output, HasSubstr(".layers.2."));
 }
 
-// Its .metadata is a pickle of os.system("touch ..."): the reader runs nothing of it.
+// Its .metadata is a pickle of os.system("touch ..."): the reader runs nothing of it. Nor does it
+// give attributes of what the format knows, beyond what an enumeration of it has.
 TEST_F(CkptRunTest, APickleThatAsksForMoreThanTheFormatIsRefusedByName) {
   const std::string python = TorchPython();
   if (python.empty()) GTEST_SKIP() << "no Python with PyTorch: set WEFT_TORCH_PYTHON";
@@ -669,6 +670,13 @@ TEST_F(CkptRunTest, APickleThatAsksForMoreThanTheFormatIsRefusedByName) {
   EXPECT_THAT(outcome.output, HasSubstr("asks for posix.system, which is no part of the format"));
   EXPECT_FALSE(fs::exists(touched));
   EXPECT_FALSE(fs::exists(RunDir("dcp_refused")));
+  std::ofstream(folder + "/.metadata")
+      << "cbuiltins\ngetattr\n(ccollections\nOrderedDict\nS'fromkeys'\ntR.";
+  const Outcome attribute =
+      Ckpt({"convert", folder, "--from", "dcp", RunDir("dcp_refused"), "--python", python});
+  EXPECT_EQ(attribute.status, 1);
+  EXPECT_THAT(attribute.output, HasSubstr("asks for builtins.getattr of <class "
+                                          "'collections.OrderedDict'>, which is no part"));
 }
 
 TEST_F(CkptRunTest, APythonWithoutPyTorchIsNamed) {
