@@ -382,7 +382,7 @@ INSTANTIATE_TEST_SUITE_P(Experts, GptExpertTest,
                                                   }}),
                          [](const auto& info) { return info.param.name; });
 
-// The wheel that we build with has it where there is AVX-512; without it the tests above would be of
+// The wheel that we build with has it where there is AVX-512; without it the tests above are of
 // kAten.
 TEST(GemmLibraryTest, LibTorchHasOneDnnsProducts) {
   EXPECT_EQ(HasOneDnn(), kernels::CpuHas(kernels::InstructionSet::kAvx512));
