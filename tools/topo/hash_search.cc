@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -24,6 +26,7 @@ constexpr int64_t kAttempts = 2;  // at all seeds, each by other flows
 constexpr int64_t kPolicyOneChunks = 8;
 constexpr absl::Duration kLookEvery = absl::Milliseconds(20);
 constexpr absl::Duration kAskEvery = absl::Milliseconds(250);
+constexpr std::chrono::seconds kBeatEvery(1);
 constexpr absl::Duration kBeginMost = absl::Seconds(30);
 constexpr absl::Duration kStoreMost = absl::Seconds(10);  // of one answer of the store
 constexpr char kOutOfTime = 't', kDone = 'd', kSearching = 's';
@@ -245,14 +248,13 @@ const topology::LinuxSeedSearch& HashSearch::SearchOf(int64_t attempt) {
       .first->second;
 }
 
+// On a busy host a chunk may take longer than a rank may be silent.
 absl::Status HashSearch::Search(int64_t first, int64_t count) {
-  std::vector<std::vector<topology::LinuxSeedSearch::Found>> results(static_cast<size_t>(count));
-  std::vector<std::thread> threads;
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t chunk = first + i;
+  std::vector<std::future<std::vector<topology::LinuxSeedSearch::Found>>> results;
+  for (int64_t chunk = first; chunk < first + count; ++chunk) {
     const topology::LinuxSeedSearch& search = SearchOf(chunk / kChunks);
-    auto& result = results[static_cast<size_t>(i)];
-    threads.emplace_back([this, chunk, &search, &result] {
+    results.push_back(std::async(std::launch::async, [this, chunk, &search] {
+      std::vector<topology::LinuxSeedSearch::Found> result;
       const auto begin = static_cast<uint32_t>(chunk % kChunks * kChunk);
       for (int policy : {3, 1}) {
         // Policy 1 is tried for seeds that people set.
@@ -260,11 +262,14 @@ absl::Status HashSearch::Search(int64_t first, int64_t count) {
         auto found = search.SearchAll(begin, kChunk, policy, wrong_);
         result.insert(result.end(), found.begin(), found.end());
       }
-    });
+      return result;
+    }));
   }
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& result : results) {
-    for (const topology::LinuxSeedSearch::Found& one : result) {
+  for (auto& result : results) {
+    while (result.wait_for(kBeatEvery) != std::future_status::ready) {
+      WEFT_RETURN_IF_ERROR(Beat());
+    }
+    for (const topology::LinuxSeedSearch::Found& one : result.get()) {
       WEFT_RETURN_IF_ERROR(TellFound(left_[one.router], one.hash));
     }
   }
