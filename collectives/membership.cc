@@ -203,13 +203,13 @@ void EndpointImpl::DropLinks(const std::shared_ptr<Group>& group, const std::vec
       peer->send.reset();
       peer->receive.reset();
     }
-    // Whoever had to hear of the failure comes here as well: nothing has to be waited for.
+    // The survivors all close their links here: a work's links wait for no notice to leave.
     for (auto& operation : active_) {
       if (&operation->group() == group.get()) operation->cut_ns = now_ns_;
     }
     AdvanceAll(now_ns_);  // what used them fails
   });
-  EndWorks(*group);  // those that hold links to ranks that are left out
+  EndWorks(*group);  // works that are left hold links to ranks that are left out
 }
 
 void EndpointImpl::Reconcile(const std::shared_ptr<Group>& group, const std::vector<int>& kept) {

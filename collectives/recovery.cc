@@ -46,8 +46,8 @@ struct Recovery::State {
   }
 };
 
-// Whoever can write to the store has written it: ranks are looked at here, before they index
-// anything.
+// Any client of the store may have written the text: ranks out of range are refused here, before
+// they index anything.
 absl::StatusOr<Recovery::State> Recovery::ParseState(absl::string_view text, int ranks) {
   State state;
   const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');

@@ -21,8 +21,8 @@ struct BackendSettings {
 
   // As GroupSettings::From().
   static absl::StatusOr<BackendSettings> From(const Settings& settings);
-  // For a group that is made of the one that has these. Where that may, its collectives wait for a
-  // rank as long as its `timeout` lets them, if that is longer; a shorter one ends waits alone.
+  // The settings of a group that is made of the one that has these. Where follows_timeout, a longer
+  // `timeout` is also its collective.timeout; a shorter one bounds its waits alone.
   BackendSettings WithTimeout(std::chrono::milliseconds timeout) const;
 };
 

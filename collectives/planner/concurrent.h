@@ -32,9 +32,9 @@ int GroupsAtOnce(const topology::Mesh& mesh, absl::Span<const Rank> members,
 // The axes that collective.axes_at_once names: "none", "all", or a list as "tp,data".
 absl::StatusOr<topology::AxisSet> ParseAxesAtOnce(absl::string_view text);
 
-// How many groups along other axes than that of `members` share the NICs of a member's host, of
-// those that have ranks on several hosts: on the host that has most. 0 where `at_once` lacks an
-// axis of the group, or the members are not all ranks of a group.
+// How many groups along other axes share the NICs of a host of `members`: the most of any of these
+// hosts. Only groups with ranks on several hosts count. 0 where `at_once` lacks an axis of the
+// group, or the members are not all ranks of a group.
 int OthersAtOnce(const topology::Mesh& mesh, absl::Span<const Rank> members,
                  const topology::AxisSet& at_once, absl::FunctionRef<int(Rank)> host);
 

@@ -50,7 +50,7 @@ struct SharedPlace {
 // The sender's end: what it has shown to the receiver of one link.
 class SharesShown {
  public:
-  static constexpr size_t kMost = 4096;  // at a time; others are copied
+  static constexpr size_t kMost = 4096;  // memories at a time; what lies in others is copied
   // Passes the descriptor over the link's socket the first time. Nothing: not now, or the receiver
   // has refused.
   std::optional<SharedPlace> Show(const std::shared_ptr<SharedMemory>& memory,
@@ -75,7 +75,8 @@ class SharesShown {
 // The receiver's end: what a peer has shown, mapped for reading.
 class SharesSeen {
  public:
-  // All that a peer shows, and those that it has withdrawn by cells that are not read yet.
+  // Memories at a time: as many as a peer may show, and as many that it has withdrawn by messages
+  // in the ring that this end has not read yet.
   static constexpr size_t kMost = 2 * SharesShown::kMost;
   // A packet of the link's socket. An error: it is none that a peer sends.
   absl::Status Take(const Packet& packet);

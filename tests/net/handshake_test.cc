@@ -240,7 +240,8 @@ TEST(Handshake, AVerdictWithoutAProofIsNotBelieved) {
   }
 }
 
-// Whoever changes these bytes raises kWireVersion: processes of two builds then say what is wrong.
+// A change of these bytes needs a higher kWireVersion, by which processes of two builds see that
+// they cannot talk to each other.
 TEST(Handshake, ATcpLinksHelloHasTheBytesOfItsVersion) {
   ASSERT_EQ(kWireVersion, 6);
   const LinkParameters parameters = {.link_id = 0x0807060504030201,

@@ -34,7 +34,7 @@ inline std::string CheckLimit(const std::string& text) {
   return good ? "" : absl::StrCat(text, " is no time above 0; right are 50ms, 30s and 2m");
 }
 
-// Of a text that is checked.
+// The duration that a text says which CheckDelay() or CheckLimit() has found right.
 inline absl::Duration DurationOf(const std::string& text) {
   absl::Duration duration;
   (void)absl::ParseDuration(text, &duration);

@@ -198,7 +198,8 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
   WEFT_ASSIGN_OR_RETURN(groups.context, along("context", {Axis::kContext}));
   WEFT_ASSIGN_OR_RETURN(groups.data, along("data", {Axis::kContext, Axis::kExpert, Axis::kData}));
   WEFT_ASSIGN_OR_RETURN(groups.expert, along("expert", {Axis::kTensor, Axis::kExpert}));
-  // Of the ranks along `axes`, `ranks` neighbours share the training state.
+  // Makes `of.shard` and `of.replicas`: each `ranks` neighbours along `axes` share the
+  // training state between them.
   auto cut = [&](ParallelGroups& of, const std::string& prefix, AxisSet axes,
                  int ranks) -> absl::Status {
     const topology::MeshGroup data = groups.mesh.GroupOf(mine, axes);

@@ -478,7 +478,8 @@ TEST(Backend, AbortEndsTheGroupOnEveryRank) {
   });
 }
 
-// Of rank 0: a synchronous call of another thread, a future, and a work that nobody kept.
+// Rank 0 shuts down with three calls under way: a synchronous one of another thread, one with a
+// future, and one whose work nobody has kept.
 TEST(Backend, ShutdownEndsWhatIsUnderWayAndFreesItsMemoryAfterwards) {
   std::promise<void> over;
   const std::shared_future<void> is_over = over.get_future().share();

@@ -32,7 +32,7 @@ constexpr int kRounds = 3;
 constexpr int kSteps = 7;  // of a round
 constexpr int kStepsOfFaults = 1500;
 constexpr int kStepsMax = 20000;
-// Of large values. The answer of an all-gather is then one that a relay takes piece by piece.
+// Bytes of a large value: with these a relay takes the answer of an all-gather piece by piece.
 constexpr size_t kLargeBytes = 4000;
 static_assert(kLargeBytes * kWorld > StoreFrameReader::kStreamedBytes);
 

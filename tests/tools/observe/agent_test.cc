@@ -22,7 +22,7 @@
 namespace weft::observe {
 namespace {
 
-// Those of rank 0 of one.
+// The records of the only rank of a job.
 absl::StatusOr<std::unique_ptr<Records>> OpenRecords(const ScratchFolder& folder) {
   RecordOptions options;
   options.folder = folder.path();
