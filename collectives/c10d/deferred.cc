@@ -10,20 +10,6 @@
 #include "collectives/c10d/work.h"
 
 namespace weft::collectives {
-namespace {
-
-// The exception that is being handled.
-absl::Status Thrown() {
-  try {
-    throw;
-  } catch (const c10::Error& error) {
-    return absl::InternalError(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return absl::InternalError(error.what());
-  }
-}
-
-}  // namespace
 
 class Deferred::Item final : public Work {
  public:
@@ -47,14 +33,16 @@ class Deferred::Item final : public Work {
   GroupRank source() const override { return GroupRank(); }
 
   void Run(Communicator& communicator) {
-    absl::Status status;
+    absl::Status status, thrown;
     try {
       status = body_(communicator);
-    } catch (const std::exception&) {  // LibTorch throws, as where memory runs out
-      status = Thrown();
-      communicator.Abort(status);  // the others may wait for this rank
+    } catch (const c10::Error& error) {  // LibTorch throws, as where memory runs out
+      thrown = absl::InternalError(error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      thrown = absl::InternalError(error.what());
     }
-    Finish(std::move(status));
+    if (!thrown.ok()) communicator.Abort(thrown);  // the others may wait for this rank
+    Finish(thrown.ok() ? std::move(status) : std::move(thrown));
   }
   void Finish(absl::Status status) {
     body_ = nullptr;

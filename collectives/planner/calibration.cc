@@ -20,6 +20,7 @@
 #include "base/machine_cache.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "collectives/planner/cost.h"
 
 namespace weft::collectives::planner {
@@ -138,17 +139,7 @@ absl::Status CheckWritable(const std::string& file) {
 absl::Status SaveCalibration(const Calibration& calibration, const std::string& file) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(file).parent_path(), error);
-  const std::string draft = absl::StrCat(file, ".", getpid());
-  std::ofstream stream(draft);
-  stream << ToText(calibration) << std::flush;
-  const bool written = stream.good();
-  stream.close();
-  if (!written || std::rename(draft.c_str(), file.c_str()) != 0) {
-    const int number = errno;
-    std::remove(draft.c_str());
-    return ErrnoStatus(number, absl::StrCat("write ", file));
-  }
-  return absl::OkStatus();
+  return WriteFile(file, ToText(calibration));
 }
 
 }  // namespace weft::collectives::planner

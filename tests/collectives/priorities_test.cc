@@ -12,6 +12,7 @@
 
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/executor.h"
+#include "tests/collectives/idle_operation.h"
 #include "tests/collectives/job.h"
 
 namespace weft::collectives {
@@ -19,23 +20,12 @@ namespace {
 
 using testing::HasSubstr;
 
-class FakeOperation final : public Operation {
+class FakeOperation final : public IdleOperation {
  public:
-  FakeOperation(const char* name, Priority wanted)
-      : Operation(nullptr, std::make_shared<Group>(), 0), name_(name) {
+  FakeOperation(const char* name, Priority wanted) : IdleOperation(0), name_(name) {
     priority = wanted;
   }
-  void Begin(Peers&) override {}
-  bool Advance(Peers&, uint64_t) override { return false; }
-  bool complete() const override { return false; }
-  absl::Status failure(int*) const override { return absl::OkStatus(); }
-  bool AtRest() override { return true; }
-  bool Holds(int) override { return false; }
-  bool Needs(int) const override { return false; }
-  PostedCount Posted(int /*peer*/) override { return {}; }
   std::string Describe() const override { return name_; }
-  bool has_sequence() const override { return false; }
-  uint32_t sequence() const override { return 0; }
   CallRecord ToRecord() const override { return {.bytes = 1000}; }
 
  private:

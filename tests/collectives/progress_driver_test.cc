@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <memory>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "collectives/operation.h"
+#include "tests/collectives/idle_operation.h"
 
 namespace weft::collectives {
 namespace {
@@ -30,22 +30,9 @@ bool Until(Condition condition) {
   return false;
 }
 
-class NoOperation final : public Operation {
- public:
-  NoOperation() : Operation(nullptr, std::make_shared<Group>(), SystemClock::Nanoseconds()) {}
-  void Begin(Peers&) override {}
-  bool Advance(Peers&, uint64_t) override { return false; }
-  bool complete() const override { return true; }
-  absl::Status failure(int*) const override { return absl::OkStatus(); }
-  bool AtRest() override { return true; }
-  bool Holds(int) override { return false; }
-  bool Needs(int) const override { return false; }
-  PostedCount Posted(int) override { return {}; }
-  std::string Describe() const override { return "nothing"; }
-  bool has_sequence() const override { return false; }
-  uint32_t sequence() const override { return 0; }
-  CallRecord ToRecord() const override { return {}; }
-};
+std::shared_ptr<Operation> NewOperation() {
+  return std::make_shared<IdleOperation>(SystemClock::Nanoseconds());
+}
 
 // Quiet transports. The turn that takes the first operation lasts until the second is started.
 class QuietEngine final : public ProgressEngine {
@@ -79,7 +66,7 @@ class QuietEngine final : public ProgressEngine {
     for (auto& task : tasks) task();
     return true;
   }
-  // Whoever prepares goes to sleep then, or has somebody sleep on.
+  // The driver calls this before it sleeps, or before it leaves another thread asleep.
   bool PrepareWait() override {
     if (started > taken) slept_on_work = true;
     ++prepared;
@@ -99,7 +86,7 @@ class ProgressDriverTest : public testing::Test {
   void TearDown() override { engine_.driver.Stop(); }
 
   void Start(int number) {
-    engine_.driver.Start(std::make_shared<NoOperation>());
+    engine_.driver.Start(NewOperation());
     engine_.started = number;
   }
 
@@ -108,7 +95,7 @@ class ProgressDriverTest : public testing::Test {
 
 // The background thread sleeps, and is rung by transports only.
 TEST_F(ProgressDriverTest, WorkThatIsStartedDuringATurnIsNotSleptOn) {
-  std::thread first([this] { engine_.driver.Start(std::make_shared<NoOperation>()); });
+  std::thread first([this] { engine_.driver.Start(NewOperation()); });
   ASSERT_TRUE(Until([this] { return engine_.in_first_turn.load(); }));
   Start(2);
   first.join();
@@ -119,7 +106,7 @@ TEST_F(ProgressDriverTest, WorkThatIsStartedDuringATurnIsNotSleptOn) {
 TEST_F(ProgressDriverTest, WorkThatIsStartedDuringATaskIsNotSleptOn) {
   std::thread task([this] { engine_.driver.Run([this] { engine_.AwaitSecond(); }); });
   ASSERT_TRUE(Until([this] { return engine_.in_first_turn.load(); }));
-  engine_.driver.Start(std::make_shared<NoOperation>());
+  engine_.driver.Start(NewOperation());
   Start(2);
   task.join();
   EXPECT_TRUE(Until([this] { return engine_.taken == 2; }));

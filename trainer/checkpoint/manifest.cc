@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/crc32c.h"
+#include "base/json_text.h"
 #include "base/status.h"
 
 namespace weft::train {
@@ -26,9 +27,7 @@ constexpr char kChecksumKey[] = "crc32c";
 std::string Hex(uint32_t value) { return absl::StrFormat("%08x", value); }
 
 // The checksum of a manifest is that of its compact form without the checksum.
-std::string ChecksumOf(const Json& body) {
-  return Hex(Crc32c(body.dump(-1, ' ', false, Json::error_handler_t::replace)));
-}
+std::string ChecksumOf(const Json& body) { return Hex(Crc32c(JsonText(body))); }
 
 // Typed access to members; the first failure is kept and named with its place.
 class Fields {
@@ -300,7 +299,7 @@ std::string ToJson(const Manifest& manifest) {
                {"shards", std::move(shards)},
                {"buffers", std::move(buffers)}};
   body[kChecksumKey] = ChecksumOf(body);
-  return body.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return JsonText(body, 1) + "\n";
 }
 
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text, const std::string& path) {

@@ -84,7 +84,6 @@ absl::StatusOr<LatestCheckpoint> FindLatest(const std::string& folder, Verificat
                                             const std::map<std::string, absl::Status>& damaged) {
   WEFT_ASSIGN_OR_RETURN(Listing listing, List(folder));
   LatestCheckpoint latest;
-  for (const Entry& entry : listing.temporary) latest.unfinished.push_back(entry.path);
   for (const Entry& entry : listing.checkpoints) {
     const auto known = damaged.find(entry.path);
     absl::Status status = known != damaged.end() ? known->second : OpenEntry(entry, verification);

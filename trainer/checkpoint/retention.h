@@ -25,7 +25,6 @@ struct LatestCheckpoint {
   std::string path;  // empty: there is none
   int64_t step = -1;
   std::vector<PassedOver> passed_over;  // all newer ones, newest first
-  std::vector<std::string> unfinished;  // folders of writers that were killed
 };
 
 // The one of the highest step that is whole. With kEverything every byte of it is read. A folder

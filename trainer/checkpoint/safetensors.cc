@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
+#include "base/json_text.h"
 #include "base/status.h"
 
 namespace weft::train {
@@ -136,7 +137,7 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(const std::string& p
                            {"data_offsets", {offset, offset + size}}};
     offset += size;
   }
-  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = JsonText(header);
   text.append(static_cast<size_t>((kAlignment - static_cast<int64_t>(text.size())) & 7), ' ');
   if (text.size() > kLongestHeader) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": a header of ", text.size(), " bytes; ",

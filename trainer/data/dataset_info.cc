@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "base/json_text.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/files/file.h"
@@ -74,9 +75,7 @@ class Fields {
   void Fail(const char* key, const Json* found, absl::string_view right) {
     if (!status_.ok()) return;
     const std::string text =
-        found == nullptr
-            ? std::string("missing")
-            : found->dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 40);
+        found == nullptr ? std::string("missing") : JsonText(*found).substr(0, 40);
     status_ = absl::DataLossError(
         absl::StrCat(path_, ": '", key, "' is ", text, "; it should be ", right));
   }
@@ -111,7 +110,7 @@ absl::Status WriteDatasetInfo(const std::string& prefix, const DatasetInfo& info
       {"inputs", info.inputs},
       {"sentencepiece_version", info.sentencepiece_version},
   };
-  return WriteFileAtomically(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  return WriteFileAtomically(path, JsonText(json, 2) + "\n");
 }
 
 absl::StatusOr<DatasetInfo> ReadDatasetInfo(const std::string& prefix) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/json_text.h"
 #include "base/log.h"
 #include "base/read_file.h"
 #include "base/status.h"
@@ -139,7 +140,7 @@ absl::Status FolderLock::Sign(const std::string& boot) {
                  {"since", absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", now, absl::UTCTimeZone())},
                  {"boot", boot},
                  {"started_ns", absl::ToUnixNanos(now)}};
-  std::string text = holder.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::string text = JsonText(holder) + "\n";
   const auto size = static_cast<ssize_t>(text.size());
   errno = ENOSPC;  // what a short write means
   if (ftruncate(descriptor_, 0) != 0 || pwrite(descriptor_, text.data(), text.size(), 0) != size ||

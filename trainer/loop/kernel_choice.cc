@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "base/machine_cache.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "trainer/files/file.h"
 #include "trainer/kernels/gemm.h"
 
@@ -28,14 +29,13 @@ constexpr double kPartOfProducts = 0.8;
 // Whether `file` is now there: this trial, or, where `replaces` is false, who came first's.
 bool Write(const std::string& text, const std::string& file, bool replaces) {
   if (!MakeFolders(ParentFolder(file)).ok()) return false;
+  if (replaces) return WriteFile(file, text).ok();
   const std::string draft = absl::StrCat(file, ".", getpid());
   std::ofstream stream(draft);
   stream << text << std::flush;
   const bool written = stream.good();
   stream.close();
-  // A link fails where the name is taken, a rename does not.
-  if (written && replaces) return std::rename(draft.c_str(), file.c_str()) == 0;
-  if (written) (void)link(draft.c_str(), file.c_str());
+  if (written) (void)link(draft.c_str(), file.c_str());  // fails where the name is taken
   std::remove(draft.c_str());
   return written;
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/json_text.h"
 #include "base/log.h"
 #include "base/read_file.h"
 #include "base/status.h"
@@ -197,7 +198,7 @@ void MetricsLog::Append(const StepMetrics& metrics) {
 
 void MetricsLog::AppendFailedCheckpoint(int64_t step, absl::string_view reason) {
   nlohmann::ordered_json row = {{"step", step}, {"checkpoint_failed", std::string(reason)}};
-  Write(row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  Write(JsonText(row));
 }
 
 void MetricsLog::AppendResumed(int64_t step, absl::string_view from, const ReadTotals& read) {
@@ -207,7 +208,7 @@ void MetricsLog::AppendResumed(int64_t step, absl::string_view from, const ReadT
                                 {"read_minimum_bytes", read.minimum_bytes},
                                 {"needed_bytes", read.needed_bytes},
                                 {"passed_bytes", read.passed_bytes}};
-  Write(row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  Write(JsonText(row));
 }
 
 void MetricsLog::AppendRecovered(int64_t step, const RecoveryPhases& phases) {
@@ -226,7 +227,7 @@ void MetricsLog::AppendRecovered(int64_t step, const RecoveryPhases& phases) {
 
 void MetricsLog::AppendSkipped(int64_t step, absl::string_view reason) {
   nlohmann::ordered_json row = {{"step", step}, {"skipped", std::string(reason)}};
-  Write(row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  Write(JsonText(row));
 }
 
 absl::Status MetricsLog::Finish() {

@@ -109,7 +109,25 @@ class CuttingProxy {
   std::thread thread_;
 };
 
-class StoreFaultsTest : public StoreFixture {};
+class StoreFaultsTest : public StoreFixture {
+ protected:
+  // Ends the server, and serves at its address a store whose state is in `folder`: the options that
+  // serve it again.
+  StoreServerOptions ServeKept(const std::string& folder) {
+    StoreServerOptions options;
+    options.listen = server_->address();
+    options.state_dir = folder;
+    server_.reset();
+    Serve(options);
+    return options;
+  }
+
+  std::unique_ptr<StoreClient> ConnectPatiently(absl::Duration reconnect) {
+    StoreClientOptions options = Options(server_->address());
+    options.reconnect = reconnect;
+    return StoreClient::Connect(options).value();
+  }
+};
 
 TEST_F(StoreFaultsTest, EachCallIsDoneOnceThoughConnectionsAreCut) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
@@ -193,14 +211,8 @@ TEST_F(StoreFaultsTest, ARestartedServerIsNotTakenForTheOldOne) {
 // One thread dials for all, and has a time of its own.
 TEST_F(StoreFaultsTest, ACallsTimeIsUpThoughTheStoreIsAway) {
   ScratchFolder folder;
-  StoreServerOptions served;
-  served.listen = server_->address();
-  served.state_dir = folder.path();
-  server_.reset();
-  Serve(served);
-  StoreClientOptions patient = Options(served.listen);
-  patient.reconnect = 2 * kPatience;
-  auto client = StoreClient::Connect(patient).value();
+  const StoreServerOptions served = ServeKept(folder.path());
+  auto client = ConnectPatiently(2 * kPatience);
   ASSERT_TRUE(client->Set("key", "value").ok());
   server_.reset();
   EXPECT_TRUE(absl::IsDeadlineExceeded(client->Get("key", absl::Milliseconds(100)).status()));
@@ -212,9 +224,7 @@ TEST_F(StoreFaultsTest, ACallsTimeIsUpThoughTheStoreIsAway) {
 // As where the store's host hangs: it takes connections and says nothing.
 TEST_F(StoreFaultsTest, ACallThatDialsEndsWhenWaitsAreRefused) {
   SocketAddress address = ResolveHostPort(server_->address()).value()[0];
-  StoreClientOptions patient = Options(server_->address());
-  patient.reconnect = 2 * kPatience;
-  auto client = StoreClient::Connect(patient).value();
+  auto client = ConnectPatiently(2 * kPatience);
   absl::Status waiting;
   std::thread thread([&] { waiting = client->Get("never", 2 * kPatience).status(); });
   Until([&] { return server_->statistics().waiting == 1; });
@@ -280,15 +290,9 @@ TEST_F(StoreFaultsTest, AStoreWithAStateGoesOnWhereItWasKilled) {
   std::string folder =
       testing::TempDir() + absl::StrCat("weft-state-", getpid(), "-", server_->port());
   std::filesystem::remove_all(folder);
-  StoreServerOptions options;
-  options.listen = server_->address();
-  options.state_dir = folder;
-  server_.reset();
-  Serve(options);
-  StoreClientOptions patient = Options(options.listen);
-  patient.reconnect = kPatience;
-  auto client = StoreClient::Connect(patient).value();
-  auto other = StoreClient::Connect(patient).value();
+  const StoreServerOptions options = ServeKept(folder);
+  auto client = ConnectPatiently(kPatience);
+  auto other = ConnectPatiently(kPatience);
   ASSERT_TRUE(client->Set("key", "value").ok());
   EXPECT_EQ(client->Add("n", 2).value(), 2);
   absl::Status met;
@@ -314,14 +318,8 @@ TEST_F(StoreFaultsTest, AStoreWithAStateGoesOnWhereItWasKilled) {
 // it for the state, nor itself for the store that wrote it.
 TEST_F(StoreFaultsTest, AStoreWhoseJournalCouldNotBeWrittenIsNotTheSameAfterARestart) {
   ScratchFolder folder;
-  StoreServerOptions options;
-  options.listen = server_->address();
-  options.state_dir = folder.path();
-  server_.reset();
-  Serve(options);
-  StoreClientOptions patient = Options(options.listen);
-  patient.reconnect = kPatience;
-  auto client = StoreClient::Connect(patient).value();
+  const StoreServerOptions options = ServeKept(folder.path());
+  auto client = ConnectPatiently(kPatience);
   ASSERT_EQ(client->Add("n", 5).value(), 5);
   {
     FileSizeLimit limit(std::filesystem::file_size(folder / "store.journal") + 40);

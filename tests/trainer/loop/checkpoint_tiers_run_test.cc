@@ -37,7 +37,9 @@ class CheckpointTiersRunTest : public TrainRunTest {
     ASSERT_TRUE(latest.ok()) << latest.status();
     EXPECT_EQ(latest->step, 10) << folder;
     EXPECT_TRUE(latest->passed_over.empty());
-    EXPECT_TRUE(latest->unfinished.empty());
+    const auto unfinished = ListUnfinished(folder);
+    ASSERT_TRUE(unfinished.ok()) << unfinished.status();
+    EXPECT_TRUE(unfinished->empty());
   }
 };
 
