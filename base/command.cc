@@ -93,6 +93,10 @@ absl::StatusOr<CommandOutput> RunCommand(const std::vector<std::string>& argumen
     // One that waits for a device within the kernel does not end, and is left behind.
     const absl::Time end = clock.Now() + kDeath;
     while (waitpid(*child, &status, WNOHANG) == 0 && clock.Now() < end) absl::SleepFor(kLook);
+    if (output.text.size() > kTextMax) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(arguments[0], " said more than 1 MiB, and was ended"));
+    }
     return absl::DeadlineExceededError(absl::StrCat(
         arguments[0], " was not through within ", absl::FormatDuration(limit), ", and was ended"));
   }

@@ -17,8 +17,8 @@ struct CommandOutput {
 
 // arguments[0] is looked for in PATH; standard input is empty. No fork(), so that memory that a
 // device knows is not copied. Errors: kNotFound where there is no such program, kDeadlineExceeded
-// when it was not through within `limit` (it and its children are killed), kAborted when a signal
-// ended it, else errno's.
+// when it was not through within `limit`, kResourceExhausted when it said more than 1 MiB (it and
+// its children are killed), kAborted when a signal ended it, else errno's.
 absl::StatusOr<CommandOutput> RunCommand(const std::vector<std::string>& arguments,
                                          absl::Duration limit);
 

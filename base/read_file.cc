@@ -51,9 +51,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, Bytes size_max) {
   return content;
 }
 
-absl::StatusOr<std::string> ReadInput(const std::string& path, Bytes size_max) {
-  if (path == "-") return ReadAll(STDIN_FILENO, "standard input", size_max);
-  return ReadFile(path, size_max);
+absl::StatusOr<std::string> ReadInput(const std::string& path) {
+  if (path == "-") return ReadAll(STDIN_FILENO, "standard input", kReadFileMost);
+  return ReadFile(path);
 }
 
 }  // namespace weft

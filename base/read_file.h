@@ -17,8 +17,8 @@ inline constexpr Bytes kReadFileMost = MiB(256);
 // code of errno, also for a folder; ResourceExhausted where there are more than `size_max` bytes.
 absl::StatusOr<std::string> ReadFile(const std::string& path, Bytes size_max = kReadFileMost);
 
-// The same, but "-" is standard input.
-absl::StatusOr<std::string> ReadInput(const std::string& path, Bytes size_max = kReadFileMost);
+// The same up to kReadFileMost, but "-" is standard input.
+absl::StatusOr<std::string> ReadInput(const std::string& path);
 
 }  // namespace weft
 

@@ -25,6 +25,7 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/first_line.h"
+#include "base/host_name.h"
 #include "base/log.h"
 #include "base/status.h"
 
@@ -195,12 +196,6 @@ int64_t DeadBytesMax(const std::string& folder, Bytes wanted) {
   if (statvfs(folder.c_str(), &system) != 0) return wanted.count();
   const auto size = static_cast<int64_t>(system.f_blocks * system.f_frsize);
   return std::min(wanted.count(), size / kShareOfFileSystem);
-}
-
-std::string HostName() {
-  char name[64] = {};
-  gethostname(name, sizeof(name) - 1);
-  return name;
 }
 
 }  // namespace
