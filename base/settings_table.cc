@@ -30,6 +30,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
 
     {"shm.slot_bytes", kBytes, "128KiB", "4KiB..16MiB", "Payload of one slot of a shared-memory link: the unit in which messages are cut."},
     {"shm.slots", kInteger, "8", "2..256", "Slots of a shared-memory link: how far a sender may run ahead of the receiver."},
+    {"shm.eager_max", kBytes, "4KiB", "0..64KiB", "Messages within a host up to this long are sent before their receive is known; up to 64 of a link wait for theirs; 0: none."},
     {"shm.single_copy_min", kBytes, "32KiB", "0..1GiB", "Messages from this size on are read straight from the sender's memory, one copy instead of two, where the kernel allows it (as ptrace); 0: never."},
 
     {"tcp.interface", kText, "", "", "Interfaces to use, as NCCL_SOCKET_IFNAME: comma list of prefixes, `^` excludes, `=` is exact; empty: the first that is up, loopback last."},

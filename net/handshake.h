@@ -44,7 +44,7 @@
 namespace weft::net {
 
 // Raised when any byte that one side sends to another changes its meaning, in any protocol of ours.
-inline constexpr uint16_t kWireVersion = 6;
+inline constexpr uint16_t kWireVersion = 7;
 inline constexpr size_t kHandshakeBytesMax = 1024;          // one message, prefix included
 inline constexpr size_t kHandshakeParameterBytesMax = 512;  // the blob in Hello and in Verdict
 inline constexpr size_t kHandshakeTextBytesMax = 320;       // the reason in Verdict, cut to this

@@ -8,9 +8,9 @@
 // Messages are receiver-driven, as in NCCL's net transports: a posted receive sends a clear-to-send
 // to the sender, the sender matches it to a posted send with the same tag, first posted first
 // matched, and only then moves bytes, straight to where they belong. So a receive that is not
-// posted does not delay other messages, nothing unexpected is ever buffered, and memory use is
-// bounded by what was posted. Over verbs small messages are sent ahead of their receive, and a
-// bounded number of them is buffered (verbs.eager_max).
+// posted does not delay other messages, and memory use is bounded by what was posted. Over shm and
+// verbs small messages are sent ahead of their receive, and a bounded number of them is buffered
+// (shm.eager_max, verbs.eager_max).
 //
 // Everything is non-blocking and happens inside Progress(). "Not yet" is a value (Posted::kNotYet),
 // never an error; its retry rule: call again after Progress() has returned true. A fault breaks a
@@ -132,7 +132,7 @@ enum class [[nodiscard]] Posted : uint8_t{
 // `tag` pairs a receive with a send of the same tag: first posted, first matched, per link. `check`
 // must then agree as well, or both requests fail with kFailedPrecondition and "message check
 // differs": two sides that mean different things by one tag find out before a byte is written. A
-// send that was done before its receive was posted (verbs.eager_max) cannot fail any more:
+// send that was done before its receive was posted (eager_max) cannot fail any more:
 // TransportEvents::OnMismatch says it. The same goes for messages that are too long.
 struct MessageKey {
   uint64_t tag = 0;
@@ -156,6 +156,8 @@ struct ReceiveTarget {
 // in its cache; a transport within a host then copies them itself, which is faster than letting the
 // peer read them. `urgency`: over tcp and verbs, pieces of a message that is more urgent go before
 // what is left of others that are under way; messages of one tag still match in their order.
+// `waits`: over shm it is not sent ahead of its receive, so that it is done only once there is one.
+// (Over verbs a small receive expects its message without a clear-to-send, and would be late.)
 struct SendSource {
   SendSource(RegionView view, bool is_warm = false,
              uint8_t how_urgent = 0)  // NOLINT: a view is one
@@ -163,6 +165,7 @@ struct SendSource {
   RegionView data;
   bool warm;
   uint8_t urgency;
+  bool waits = false;
 };
 
 // ---- Links

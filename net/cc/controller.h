@@ -62,7 +62,7 @@ class Controller {
   virtual absl::string_view name() const = 0;
 
   // The path's own round trip turns out to be another one (base_rtt.h): targets, and what a window
-  // is at most, follow it. Those that reckon with neither ignore it.
+  // is at most, follow it in Swift, the hybrid and DCQCN; the others stay with PathFacts::base_rtt.
   virtual void SetBaseRtt(absl::Duration /*base*/) {}
   // Applies what is due by the clock alone. `now` never goes back.
   virtual void Advance(absl::Time /*now*/) {}

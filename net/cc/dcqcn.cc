@@ -5,7 +5,12 @@
 
 namespace weft::net {
 namespace {
+
 constexpr Bytes kUnlimited{int64_t{1} << 60};
+// Below it alpha changes neither the next cut (1 - alpha / 2 is 1) nor the alpha after it, which is
+// g: g is at least 1e-4, whose last bit is 1.4e-20.
+constexpr double kAlphaLeast = 1e-24;
+
 }  // namespace
 
 Dcqcn::Dcqcn(const PathFacts& facts, const DcqcnParameters& parameters)
@@ -17,14 +22,19 @@ Dcqcn::Dcqcn(const PathFacts& facts, const DcqcnParameters& parameters)
 
 void Dcqcn::Advance(absl::Time now) {
   if (!has_cut_) return;
+  // A timer that changes nothing any more stands still until the next notification: an idle sender
+  // sleeps.
   while (alpha_at_ <= now) {
     alpha_ *= 1 - parameters_.g;
     alpha_at_ += absl::Microseconds(parameters_.alpha_us);
+    if (alpha_ < kAlphaLeast) alpha_at_ = absl::InfiniteFuture();
   }
   while (increase_at_ <= now) {
     ++timer_count_;
     increase_at_ += absl::Microseconds(parameters_.increase_us);
+    const double before = rate_;
     Increase();
+    if (target_ == line_ && rate_ == before) increase_at_ = absl::InfiniteFuture();
   }
 }
 

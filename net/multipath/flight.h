@@ -66,7 +66,7 @@ class Flight {
   // `capacity`: a power of two. `held_max`: what the peer may hold an acknowledgement back.
   // `weighs_paths`: as SenderOptions.
   Flight(int paths, uint32_t capacity, absl::Duration first_rtt, absl::Duration held_max,
-         bool weighs_paths = false);
+         bool weighs_paths);
 
   bool full() const { return next_ - floor_ > mask_; }
   bool empty() const { return in_flight_ == 0; }

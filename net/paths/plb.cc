@@ -6,9 +6,8 @@
 
 namespace weft::net {
 
-Plb::Plb(uint64_t seed, int paths, absl::Duration base_rtt, const PlbOptions& options)
-    : options_(options),
-      base_rtt_(base_rtt),
+Plb::Plb(uint64_t seed, int paths, absl::Duration base_rtt)
+    : base_rtt_(base_rtt),
       random_(seed),
       path_(static_cast<PathId>(random_.Below(static_cast<uint64_t>(paths)))),
       rtt_(base_rtt) {}
@@ -31,11 +30,11 @@ void Plb::OnAck(const PathAck& ack) {
 }
 
 void Plb::EndRound(absl::Time now) {
-  bool is_congested = acked_ > Bytes(0) && marked_ / acked_ >= options_.congested;
+  bool is_congested = acked_ > Bytes(0) && marked_ / acked_ >= kCongested;
   congested_rounds_ = is_congested ? congested_rounds_ + 1 : 0;
   acked_ = marked_ = Bytes(0);
   round_end_ = now + rtt_;
-  if (congested_rounds_ < options_.rounds || now < paused_until_) return;
+  if (congested_rounds_ < kRounds || now < paused_until_) return;
   congested_rounds_ = 0;
   moves_ = true;
 }
@@ -44,7 +43,7 @@ void Plb::OnLoss(PathId path, PathLoss loss, absl::Time now) {
   if (path != path_ || loss != PathLoss::kTimeout) return;
   moves_ = true;
   congested_rounds_ = 0;
-  paused_until_ = now + options_.pause * (1 + random_.Uniform());
+  paused_until_ = now + kPause * (1 + random_.Uniform());
 }
 
 }  // namespace weft::net

@@ -16,24 +16,20 @@
 
 namespace weft::net {
 
-struct PlbOptions {
-  double congested = 0.5;  // K
-  int rounds = 3;          // M
-  absl::Duration pause = absl::Milliseconds(1);
-};
-
 class Plb final : public PathPolicy {
  public:
-  Plb(uint64_t seed, int paths, absl::Duration base_rtt, const PlbOptions& options = {});
+  Plb(uint64_t seed, int paths, absl::Duration base_rtt);
   absl::string_view name() const override { return "plb"; }
   PathId Choose(const PathSet& paths, absl::Time now) override;
   void OnAck(const PathAck& ack) override;
   void OnLoss(PathId path, PathLoss loss, absl::Time now) override;
 
  private:
+  static constexpr double kCongested = 0.5;  // K
+  static constexpr int kRounds = 3;          // M
+  static constexpr absl::Duration kPause = absl::Milliseconds(1);
   void EndRound(absl::Time now);
 
-  const PlbOptions options_;
   const absl::Duration base_rtt_;
   Random random_;
   PathId path_;

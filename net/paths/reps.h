@@ -34,7 +34,6 @@ class Reps final : public PathPolicy {
   PathId Choose(const PathSet& paths, absl::Time now) override;
   void OnAck(const PathAck& ack) override;
   void OnLoss(PathId path, PathLoss loss, absl::Time now) override;
-  bool is_frozen() const { return is_frozen_; }
 
  private:
   static constexpr size_t kBuffer = 8;

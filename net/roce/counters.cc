@@ -59,12 +59,12 @@ constexpr CounterInfo kCounters[] = {
      kPathAdvice},
     {"port_xmit_wait", C::kCongestion, "ticks in which there was data to send and no credit",
      "the fabric holds this port back: PFC pauses on RoCE, credits on InfiniBand"},
-    // Soft-RoCE
     // of the port's interface (interface_statistics.h)
     {"pauses_received", C::kCongestion, "pauses (PFC) by which the switch held this port back",
      "queues build up on the way from this host: look for a slow receiver, then at DCQCN"},
     {"pauses_sent", C::kCongestion, "pauses (PFC) by which this port held its switch back",
      "this host takes packets too slowly: look at its PCIe link, memory and NUMA placement"},
+    // Soft-RoCE
     {"completer_retry_err", C::kLoss, "requests sent again", kPathAdvice},
     {"rcvd_seq_err", C::kLoss, "NAKs for lost packets that the other side sent", kPathAdvice},
     {"out_of_seq_request", C::kLoss, "requests that came out of order", kPathAdvice},

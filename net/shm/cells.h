@@ -18,9 +18,14 @@ enum class CellKind : uint8_t {
   kOffer = 5,        // forward: where a message lies in the sender's memory
   kAnswer = 6,       // backward: what became of an offer
   kUnshare = 7,      // forward: memory that was shown has gone
+  kEager = 8,        // forward: a whole small message, sent before its receive was known
+  kMatched = 9,      // backward: which eager messages have met their receives
+  kDiffers = 10,     // backward: the receive that an eager message met cannot take it
 };
 
 enum class RefuseReason : uint8_t { kCheckDiffers = 1, kTooLong = 2 };
+
+inline constexpr uint64_t kEagerBytesMax = 64 << 10;  // the upper end of shm.eager_max
 
 struct DataCell {
   static constexpr size_t kInlineMax = kCellBodyBytes - 32;
@@ -37,6 +42,22 @@ struct DataCell {
   };
 };
 static_assert(sizeof(DataCell) == kCellBodyBytes && offsetof(DataCell, bytes) == 32);
+
+struct EagerCell {
+  static constexpr size_t kInlineMax = kCellBodyBytes - 32;
+  uint8_t kind = static_cast<uint8_t>(CellKind::kEager);
+  uint8_t is_inline = 0;  // as of DataCell
+  uint16_t zero = 0;
+  uint32_t length = 0;
+  uint64_t number = 0;  // of the link's eager messages, from 0
+  uint64_t tag = 0;
+  uint64_t check = 0;
+  union {
+    uint64_t position;
+    std::byte bytes[kInlineMax];
+  };
+};
+static_assert(sizeof(EagerCell) == kCellBodyBytes && offsetof(EagerCell, bytes) == 32);
 
 struct RefuseCell {
   uint8_t kind = static_cast<uint8_t>(CellKind::kRefuse);
@@ -55,6 +76,23 @@ struct ClearToSendCell {
   uint64_t tag = 0;
   uint64_t check = 0;
   uint64_t capacity = 0;
+  uint64_t matched_below = 0;  // eager messages that have met their receives: all below,
+  uint64_t matched_bits = 0;   // and those above, bit i: number matched_below + i
+};
+
+struct MatchedCell {
+  uint8_t kind = static_cast<uint8_t>(CellKind::kMatched);
+  uint8_t zero[7] = {};
+  uint64_t matched_below = 0;  // as of ClearToSendCell
+  uint64_t matched_bits = 0;
+};
+
+struct DiffersCell {
+  uint8_t kind = static_cast<uint8_t>(CellKind::kDiffers);
+  uint8_t reason = 0;
+  uint8_t zero[6] = {};
+  uint64_t sender_value = 0;    // the message's check, or its length
+  uint64_t receiver_value = 0;  // the receive's check, or its capacity
 };
 
 struct OfferCell {

@@ -29,7 +29,7 @@ class Doorbell {
   int event_fd() const { return event_.get(); }
   int page_fd() const { return memory_.get(); }
   void Arm() {
-    page()->sleeping.store(1, std::memory_order_relaxed);
+    page()->sleeping.store(1, std::memory_order_release);
     FullFence();
   }
   void Disarm() { page()->sleeping.store(0, std::memory_order_relaxed); }
@@ -47,15 +47,17 @@ class PeerBell {
   PeerBell() = default;
   // Takes what a peer passed; kInvalidArgument when it is no eventfd or no page.
   static absl::StatusOr<PeerBell> Adopt(FileDescriptor event, int page_fd);
+  // Without a fence, so that a process that is falling asleep may not be seen.
+  bool SeemsAsleep() const { return page()->sleeping.load(std::memory_order_acquire) != 0; }
   // After FullFence().
   void Ring() {
-    auto* page = reinterpret_cast<BellPage*>(mapping_.data());
-    if (page->sleeping.load(std::memory_order_relaxed) == 0) [[likely]]
+    if (page()->sleeping.load(std::memory_order_relaxed) == 0) [[likely]]
       return;
-    if (page->sleeping.exchange(0, std::memory_order_relaxed) != 0) Write();
+    if (page()->sleeping.exchange(0, std::memory_order_relaxed) != 0) Write();
   }
 
  private:
+  BellPage* page() const { return reinterpret_cast<BellPage*>(mapping_.data()); }
   void Write();
   FileDescriptor event_;
   Mapping mapping_;

@@ -97,24 +97,25 @@ bool Endpoint::Turn(absl::Time now) {
   if (!up_) {
     if (connecting_ == nullptr || !BringUp(now) || !alive()) return !alive();
     Move();
-    RingIfPublished();
     return true;
   }
   bytes_this_turn_ = 0;
   bool moved = Move();
   if (!alive()) return true;
   if (!notices_.empty()) moved |= PushNotices();
-  RingIfPublished();
   if (writer_.corrupt() || reader_.corrupt()) {
     Break(Violation("an index of a ring that cannot be"));
     return true;
   }
+  if (!HasEnded()) return moved;
   // What was written before the end is still good: first everything, then the end.
-  if (hung_up_ && reader_.Peek() == nullptr) {
-    Break(HangUpStatus());
-    return true;
-  }
-  return moved || hung_up_;
+  if (reader_.Peek() == nullptr) Break(HangUpStatus());
+  return true;
+}
+
+bool Endpoint::HasEnded() const {
+  if (!hung_up_) return false;
+  return !KeepsAfterEnd() || peer_reader_line()->closed.load(std::memory_order_acquire) != kClosed;
 }
 
 bool Endpoint::ReadCells(int cells) {
@@ -134,17 +135,12 @@ bool Endpoint::ReadCells(int cells) {
     // The writer should not have to wait for the rest of our turn.
     if ((reader_.unreleased() * 4 >= reader_.count() || bytes_this_turn_ > 0) &&
         reader_.Release()) {
-      RingForSpace();
+      released_ = true;
+      RingIfAsleep();
     }
   }
-  if (reader_.Release()) RingForSpace();
+  released_ |= reader_.Release();
   return moved;
-}
-
-void Endpoint::RingForSpace() {
-  FullFence();
-  uint64_t wake_at = peer_writer_line()->wake_at.load(std::memory_order_relaxed);
-  if (wake_at != 0 && reader_.next() >= wake_at) wire_.bell.Ring();
 }
 
 void Endpoint::PublishCell(bool ring_if_quiet) {
@@ -153,13 +149,13 @@ void Endpoint::PublishCell(bool ring_if_quiet) {
   published_loud_ |= ring_if_quiet;
 }
 
-void Endpoint::RingIfPublished() {
-  if (!published_) return;
-  FullFence();
-  if (published_loud_ || peer_reader_line()->quiet.load(std::memory_order_relaxed) == 0) {
-    wire_.bell.Ring();
-  }
-  published_ = published_loud_ = false;
+void Endpoint::Ring() {
+  const bool is_wanted =
+      published_loud_ ||
+      (published_ && peer_reader_line()->quiet.load(std::memory_order_relaxed) == 0);
+  const uint64_t wake_at =
+      released_ ? peer_writer_line()->wake_at.load(std::memory_order_relaxed) : 0;
+  if (is_wanted || (wake_at != 0 && reader_.next() >= wake_at)) wire_.bell.Ring();
 }
 
 // ---- Sleeping
@@ -183,7 +179,7 @@ void Endpoint::Disarm() {
 
 bool Endpoint::HasWork() {
   if (!alive()) return !failed_.empty();
-  if (!pending_break_.ok() || hung_up_) return true;
+  if (!pending_break_.ok() || HasEnded()) return true;
   if (!up_) return false;
   if (reader_.Peek() != nullptr || reader_.corrupt()) return true;
   if (armed_space_) {
@@ -207,7 +203,7 @@ Posted Endpoint::QueueNotice(absl::string_view bytes) {
   notices_.emplace_back(bytes);
   if (up_) {
     PushNotices();
-    RingIfPublished();
+    RingIfAsleep();
   }
   transport_->NoteLocalWork();
   return Posted::kAccepted;

@@ -41,6 +41,13 @@ class Endpoint {
   void Arm();                 // what is wanted while asleep; before the fence
   void Disarm();              //
   bool HasWork();             // after the fence
+  // At the end of the transport's turn, after the fence if any needs it: wakes the other side if it
+  // sleeps and waits for what this end has published or given back.
+  bool NeedsRing() const { return published_ || released_; }
+  void RingAfterFence() {
+    Ring();
+    published_ = published_loud_ = released_ = false;
+  }
   absl::Time deadline() const;
   bool alive() const { return status_.ok(); }
   Rank peer_rank() const { return peer_; }
@@ -61,6 +68,9 @@ class Endpoint {
   // Waits for cells or arena that the other side has to give back.
   virtual bool WaitsForSpace() const = 0;
   virtual bool QuietWhenAsleep() const { return false; }
+  // Messages that have come whole wait here for their receives, and nothing else is wanted of the
+  // other side: once it has closed the link in good order, the link ends when they are taken.
+  virtual bool KeepsAfterEnd() const { return false; }
   virtual std::string Doing() const = 0;  // "3 sends were under way"
   // A packet of the link's socket, which is silent otherwise. An error breaks the link.
   virtual absl::Status OnPacket(const Packet& packet);
@@ -74,7 +84,10 @@ class Endpoint {
   bool ReadCells(int cells);
   // After filling writer_.body().
   void PublishCell(bool ring_if_quiet);
-  void RingIfPublished();
+  // Wakes a peer that is seen to sleep at once, and not at the end of the next turn.
+  void RingIfAsleep() {
+    if (NeedsRing() && wire_.bell.SeemsAsleep()) Ring();
+  }
 
   Posted QueueNotice(absl::string_view bytes);
   bool notices_queued() const { return !notices_.empty(); }
@@ -101,7 +114,8 @@ class Endpoint {
   bool BringUp(absl::Time now);
   bool FlushFailed();
   bool PushNotices();
-  void RingForSpace();
+  void Ring();
+  bool HasEnded() const;
   bool NoticeFits() { return writer_.Free(kNoticeCells) >= kNoticeCells; }
   absl::Status TakeNotice(const std::byte* body);
   virtual void OnCellPublished() {}
@@ -119,9 +133,9 @@ class Endpoint {
   Rank peer_;
   bool up_ = false;
   bool hung_up_ = false;
-  bool told_ = false;  // OnBroken was called
   bool published_ = false;
   bool published_loud_ = false;
+  bool released_ = false;  // cells that were read
   bool armed_space_ = false;
   uint64_t bytes_this_turn_ = 0;
   absl::Status status_;

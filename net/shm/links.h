@@ -5,8 +5,11 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "net/eager.h"
 #include "net/matcher.h"
 #include "net/shm/endpoint.h"
 #include "net/shm/peer_memory.h"
@@ -15,7 +18,8 @@
 namespace weft::net::shm {
 
 // Once the receiver has asked for a message: copies from the user's buffer into cells and arena, or
-// says where it lies, if it is large and the receiver may read it there.
+// says where it lies, if it is large and the receiver may read it there. A small message is copied
+// when it is posted (net/eager.h): its request is done then.
 class ShmSendLink final : public SendLink, public Endpoint {
  public:
   ShmSendLink(ShmTransport* transport, Rank peer, std::unique_ptr<Connecting> connecting);
@@ -41,7 +45,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
   struct Send {
     const std::byte* data = nullptr;
     uint64_t bytes = 0;
-    uint64_t check = 0;
+    MessageKey key;
     bool warm = false;
     Request* request = nullptr;
   };
@@ -69,8 +73,13 @@ class ShmSendLink final : public SendLink, public Endpoint {
   std::string Doing() const override;
   void OnCellPublished() override { arena_.Publish(writer_.produced()); }
 
+  bool SendEagerly(const Send& send);
+  absl::Status TakeClearToSend(const ClearToSendCell& cell);
+  absl::Status TakeMatched(const EagerRecord& matched);
+  void TakeDifference(const DiffersCell& cell);
   void Pair(const Send& send, const ClearToSend& clear);
   bool PushPiece();
+  uint64_t AllocateArena(uint64_t length);
   bool MayOffer(const Ready& pair) const {
     if (offer_min_ == 0 || pair.send.bytes < offer_min_) return false;
     return pair.shared != nullptr || (pair.clear.may_read && !pair.send.warm);
@@ -79,13 +88,17 @@ class ShmSendLink final : public SendLink, public Endpoint {
   bool PushUnshares();
   absl::Status TakeAnswer(const std::byte* body);
   bool Refuse(const Ready& pair);
+  absl::Status CheckDiffers(uint64_t own, uint64_t receivers) const;
+  absl::Status IsTooLong(uint64_t bytes, uint64_t capacity) const;
   void SyncArena() { arena_.Release(writer_.consumed()); }
   void Done(const absl::Status& status, uint64_t bytes);
 
   const uint64_t offer_min_;  // bytes
+  uint64_t eager_max_;        // bytes
   size_t requests_max_;
   size_t posted_ = 0;
   Matcher<ClearToSend, Send> matcher_;
+  EagerSends eager_;
   std::deque<Ready> ready_;
   std::vector<Offer> offers_;
   std::vector<uint32_t> closed_offers_;  // indexes to be used again
@@ -94,7 +107,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
 };
 
 // Posts clear-to-sends and puts the pieces that come where they belong, or fetches a message from
-// the sender's memory.
+// the sender's memory. Small messages that came before their receives were posted wait here.
 class ShmReceiveLink final : public ReceiveLink, public Endpoint {
  public:
   ShmReceiveLink(ShmTransport* transport, Wire wire);
@@ -130,6 +143,7 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   void FailRequests(const absl::Status& status) override;
   bool CanMove() override;
   bool WaitsForSpace() const override { return !unsent_.empty() || !answers_.empty(); }
+  bool KeepsAfterEnd() const override { return eager_.keeps() && posted_ == 0; }
   std::string Doing() const override;
   absl::Status OnPacket(const Packet& packet) override { return shares_.Take(packet); }
 
@@ -143,11 +157,22 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   void BreakRead(ReadResult result);
   ReadResult ReadPiece(Receive& receive);
   void Answer(Receive& receive, bool was_read);
+  void PushAnswer(const std::variant<AnswerCell, DiffersCell>& cell);
   bool PushAnswers();
+  bool PushMatched();
   absl::Status TakeData(const std::byte* body);
+  absl::Status TakeEager(const std::byte* body);
+  // Eager message `number` is for this receive.
+  void Deliver(Receive& receive, uint64_t number, uint64_t check,
+               absl::Span<const std::byte> bytes);
   absl::Status TakeRefusal(const std::byte* body);
   Receive* Find(uint64_t receive_id);
   void Match(Receive& receive);
+  absl::Status CheckDiffers(const Receive& receive, uint64_t senders) const;
+  absl::Status IsTooLong(const Receive& receive, uint64_t bytes) const;
+  uint64_t IdOf(const Receive& receive) const {
+    return uint64_t{receive.generation} << 32 | static_cast<uint64_t>(&receive - receives_.data());
+  }
   void Finish(Receive* receive, absl::Status status);
   void Place(const Receive& receive, uint64_t offset, uint64_t length, const std::byte* bytes);
   bool PushClearToSends();
@@ -160,8 +185,9 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   PeerMemory memory_;
   SharesSeen shares_;
   const bool may_map_;
-  std::deque<uint32_t> reading_;    // receives whose message is fetched, one after the other
-  std::deque<AnswerCell> answers_;  // not in the ring yet
+  EagerReceives eager_;
+  std::deque<uint32_t> reading_;  // receives whose message is fetched, one after the other
+  std::deque<std::variant<AnswerCell, DiffersCell>> answers_;  // not in the ring yet
 };
 
 }  // namespace weft::net::shm

@@ -50,10 +50,16 @@ Posted ShmReceiveLink::PostReceive(MessageKey key, const ReceiveTarget& target, 
   receive.offered = receive.matched = false;
   counters_.Post(target.out.size());
   ++receive.generation;
-  unsent_.push_back(uint64_t{receive.generation} << 32 | index);
-  PushClearToSends();
-  RingIfPublished();
   transport()->NoteLocalWork();
+  if (auto kept = eager_.keeps() ? eager_.TakeKept(key.tag) : std::nullopt) {
+    Deliver(receive, kept->number, kept->check, kept->bytes);
+    PushMatched();
+  } else {
+    eager_.AddPosted(key.tag, IdOf(receive));
+    unsent_.push_back(IdOf(receive));
+    PushClearToSends();
+  }
+  RingIfAsleep();
   return Posted::kAccepted;
 }
 
@@ -68,10 +74,25 @@ bool ShmReceiveLink::PushClearToSends() {
     cell.tag = receive.key.tag;
     cell.check = receive.key.check;
     cell.capacity = receive.target.out.size();
+    const EagerRecord matched = eager_.Tell();
+    cell.matched_below = matched.base;
+    cell.matched_bits = matched.bits;
     std::memcpy(writer_.body(), &cell, sizeof cell);
     PublishCell(false);
   }
   return moved;
+}
+
+// Before the sender has as many eager messages out as may be.
+bool ShmReceiveLink::PushMatched() {
+  if (!eager_.HasUnreported() || writer_.Free(1) == 0) return false;
+  const EagerRecord matched = eager_.Tell();
+  MatchedCell cell;
+  cell.matched_below = matched.base;
+  cell.matched_bits = matched.bits;
+  std::memcpy(writer_.body(), &cell, sizeof cell);
+  PublishCell(false);
+  return true;
 }
 
 bool ShmReceiveLink::Move() {
@@ -81,6 +102,7 @@ bool ShmReceiveLink::Move() {
   if (!alive()) return true;
   if (!answers_.empty()) moved |= PushAnswers();
   if (!unsent_.empty()) moved |= PushClearToSends();
+  moved |= PushMatched();
   return moved;
 }
 
@@ -93,6 +115,8 @@ absl::Status ShmReceiveLink::OnCell(const std::byte* body) {
   switch (static_cast<CellKind>(body[0])) {
     case CellKind::kData:
       return TakeData(body);
+    case CellKind::kEager:
+      return TakeEager(body);
     case CellKind::kRefuse:
       return TakeRefusal(body);
     case CellKind::kOffer:
@@ -117,7 +141,79 @@ ShmReceiveLink::Receive* ShmReceiveLink::Find(uint64_t receive_id) {
 }
 
 void ShmReceiveLink::Match(Receive& receive) {
-  if (!std::exchange(receive.matched, true)) counters_.Match(receive.total);
+  if (std::exchange(receive.matched, true)) return;
+  counters_.Match(receive.total);
+  eager_.RemovePosted(receive.key.tag, IdOf(receive));
+}
+
+absl::Status ShmReceiveLink::TakeEager(const std::byte* body) {
+  alignas(64) EagerCell cell;
+  CopyOnce(&cell, body, offsetof(EagerCell, bytes) + sizeof cell.position);
+  if (cell.length > (cell.is_inline != 0 ? EagerCell::kInlineMax : kEagerBytesMax)) {
+    return Violation(absl::StrCat("an eager message of ", cell.length, " bytes"));
+  }
+  const std::byte* bytes = cell.bytes;
+  if (cell.is_inline != 0) {
+    CopyOnce(cell.bytes, body + offsetof(EagerCell, bytes), cell.length);
+  } else {
+    const uint64_t arena = wire_.segment.geometry().arena_bytes;
+    if (cell.position > arena || cell.length > arena - cell.position || cell.position % 64 != 0) {
+      return Violation(
+          absl::StrCat("an eager message at ", cell.position, " of an arena of ", arena));
+    }
+    bytes = wire_.segment.arena() + cell.position;
+  }
+  uint64_t number = 0;
+  const absl::Status arrived = eager_.NoteArrived(&number);
+  if (!arrived.ok()) return Violation(arrived.message());
+  if (cell.number != number) {
+    return Violation(absl::StrCat("eager message ", cell.number, " in place of ", number));
+  }
+  CountBytes(cell.length);
+  const absl::Span<const std::byte> message(bytes, cell.length);
+  const std::optional<uint64_t> posted = eager_.TakePosted(cell.tag);
+  if (!posted.has_value()) {
+    eager_.Keep(number, cell.tag, cell.check, message);
+    return absl::OkStatus();
+  }
+  std::erase(unsent_, *posted);  // its clear-to-send is not needed any more
+  Deliver(*Find(*posted), number, cell.check, message);
+  return absl::OkStatus();
+}
+
+void ShmReceiveLink::Deliver(Receive& receive, uint64_t number, uint64_t check,
+                             absl::Span<const std::byte> bytes) {
+  eager_.NoteMatched(number);
+  const uint64_t capacity = receive.target.out.size();
+  const bool differs = check != receive.key.check;
+  if (differs || bytes.size() > capacity) {
+    DiffersCell cell;
+    cell.reason =
+        static_cast<uint8_t>(differs ? RefuseReason::kCheckDiffers : RefuseReason::kTooLong);
+    cell.sender_value = differs ? check : bytes.size();
+    cell.receiver_value = differs ? receive.key.check : capacity;
+    PushAnswer(cell);
+    Match(receive);
+    return Finish(&receive,
+                  differs ? CheckDiffers(receive, check) : IsTooLong(receive, bytes.size()));
+  }
+  receive.total = bytes.size();
+  Match(receive);
+  if (!bytes.empty()) Place(receive, 0, bytes.size(), bytes.data());
+  receive.received = bytes.size();
+  counters_.Transmit(bytes.size());
+  Finish(&receive, absl::OkStatus());
+}
+
+absl::Status ShmReceiveLink::CheckDiffers(const Receive& receive, uint64_t senders) const {
+  return absl::FailedPreconditionError(absl::StrCat(Describe(),
+                                                    ": message check differs: this rank's is ",
+                                                    receive.key.check, ", the sender's ", senders));
+}
+
+absl::Status ShmReceiveLink::IsTooLong(const Receive& receive, uint64_t bytes) const {
+  return absl::OutOfRangeError(absl::StrCat(Describe(), ": a message of ", bytes,
+                                            " bytes for a receive of ", receive.target.out.size()));
 }
 
 absl::Status ShmReceiveLink::TakeData(const std::byte* body) {
@@ -260,15 +356,20 @@ void ShmReceiveLink::Answer(Receive& receive, bool was_read) {
   AnswerCell cell;
   cell.was_read = was_read ? 1 : 0;
   cell.offer_id = receive.offer_id;
+  PushAnswer(cell);
+}
+
+void ShmReceiveLink::PushAnswer(const std::variant<AnswerCell, DiffersCell>& cell) {
   answers_.push_back(cell);
   PushAnswers();
-  RingIfPublished();
+  RingIfAsleep();
 }
 
 bool ShmReceiveLink::PushAnswers() {
   bool moved = false;
   for (; !answers_.empty() && writer_.Free(1) > 0; answers_.pop_front(), moved = true) {
-    std::memcpy(writer_.body(), &answers_.front(), sizeof(AnswerCell));
+    std::visit([&](const auto& cell) { std::memcpy(writer_.body(), &cell, sizeof cell); },
+               answers_.front());
     PublishCell(true);
   }
   return moved;
@@ -297,14 +398,10 @@ absl::Status ShmReceiveLink::TakeRefusal(const std::byte* body) {
   Match(*receive);
   switch (static_cast<RefuseReason>(cell.reason)) {
     case RefuseReason::kCheckDiffers:
-      Finish(receive, absl::FailedPreconditionError(
-                          absl::StrCat(Describe(), ": message check differs: this rank's is ",
-                                       receive->key.check, ", the sender's ", cell.sender_value)));
+      Finish(receive, CheckDiffers(*receive, cell.sender_value));
       return absl::OkStatus();
     case RefuseReason::kTooLong:
-      Finish(receive, absl::OutOfRangeError(
-                          absl::StrCat(Describe(), ": a message of ", cell.sender_value,
-                                       " bytes for a receive of ", receive->target.out.size())));
+      Finish(receive, IsTooLong(*receive, cell.sender_value));
       return absl::OkStatus();
   }
   return Violation(absl::StrCat("a refusal for reason ", cell.reason));
@@ -326,6 +423,7 @@ void ShmReceiveLink::FailRequests(const absl::Status& status) {
   unsent_.clear();
   reading_.clear();
   answers_.clear();
+  eager_.Clear();
 }
 
 std::string ShmReceiveLink::Doing() const {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "net/shm/links.h"
 #include "net/shm/shm_transport.h"
@@ -25,6 +26,7 @@ uint64_t PieceBytes(uint64_t total, uint64_t piece_max) {
 ShmSendLink::ShmSendLink(ShmTransport* transport, Rank peer, std::unique_ptr<Connecting> connecting)
     : Endpoint(transport, Role::kSender, peer),
       offer_min_(transport->single_copy_min()),
+      eager_max_(transport->eager_max()),
       requests_max_(transport->requests_max()) {
   StartConnecting(std::move(connecting));
 }
@@ -36,28 +38,101 @@ ShmSendLink::~ShmSendLink() {
 }
 
 void ShmSendLink::OnUp(const Wire& wire) {
-  arena_ = ArenaWriter(wire.segment.geometry().arena_bytes, wire.segment.geometry().forward_cells);
+  const Geometry& geometry = wire.segment.geometry();
+  arena_ = ArenaWriter(geometry.arena_bytes, geometry.forward_cells);
+  eager_max_ = std::min(eager_max_, geometry.piece_bytes);
 }
 
 Posted ShmSendLink::PostSend(MessageKey key, const SendSource& source, Request* request) {
   if (PostFailed(request)) return Posted::kAccepted;
   if (posted_ >= requests_max_) return Posted::kNotYet;
-  ++posted_;
   counters_.Post(source.data.size());
   request->Begin();
-  Send send{source.data.data(), source.data.size(), key.check, source.warm, request};
-  if (auto clear = matcher_.OfferB(key.tag, send)) Pair(send, *clear);
+  Send send{source.data.data(), source.data.size(), key, source.warm, request};
   transport()->NoteLocalWork();
+  if (!source.waits && SendEagerly(send)) return Posted::kAccepted;
+  ++posted_;
+  if (auto clear = matcher_.OfferB(key.tag, send)) Pair(send, *clear);
   return Posted::kAccepted;
 }
 
-absl::Status ShmSendLink::OnCell(const std::byte* body) {
-  ClearToSendCell cell;
-  CopyOnce(&cell, body, sizeof cell);
-  if (static_cast<CellKind>(cell.kind) == CellKind::kAnswer) return TakeAnswer(body);
-  if (static_cast<CellKind>(cell.kind) != CellKind::kClearToSend) {
-    return Violation(absl::StrCat("a backward cell of kind ", cell.kind));
+// Nothing of its tag may be on this side any more that the receiver has not seen: it takes the
+// message for the first receive of the tag that it knows none for.
+bool ShmSendLink::SendEagerly(const Send& send) {
+  if (!up() || send.bytes > eager_max_ || !eager_.HasCredit() || matcher_.Waits(send.key.tag) ||
+      std::any_of(ready_.begin(), ready_.end(),
+                  [&](const Ready& pair) { return pair.send.key.tag == send.key.tag; }) ||
+      writer_.Free(1) == 0) {
+    return false;
   }
+  EagerCell cell;
+  cell.length = static_cast<uint32_t>(send.bytes);
+  cell.number = eager_.next();
+  cell.tag = send.key.tag;
+  cell.check = send.key.check;
+  std::byte* const body = writer_.body();
+  if (send.bytes <= EagerCell::kInlineMax) {
+    cell.is_inline = 1;
+    std::memcpy(body, &cell, offsetof(EagerCell, bytes));
+    if (send.bytes > 0) std::memcpy(body + offsetof(EagerCell, bytes), send.data, send.bytes);
+  } else {
+    cell.position = AllocateArena(send.bytes);
+    if (cell.position == ArenaWriter::kNone) return false;
+    std::memcpy(wire_.segment.arena() + cell.position, send.data, send.bytes);
+    std::memcpy(body, &cell, offsetof(EagerCell, bytes) + sizeof cell.position);
+  }
+  OnCellPublished();
+  PublishCell(true);
+  RingIfAsleep();
+  eager_.Sent(send.key.tag);
+  counters_.Match(send.bytes);  // it waits for no receive
+  counters_.Transmit(send.bytes);
+  counters_.Finish(send.bytes);
+  send.request->Finish(absl::OkStatus(), send.bytes);
+  return true;
+}
+
+absl::Status ShmSendLink::OnCell(const std::byte* body) {
+  switch (static_cast<CellKind>(body[0])) {
+    case CellKind::kClearToSend: {
+      ClearToSendCell cell;
+      CopyOnce(&cell, body, sizeof cell);
+      return TakeClearToSend(cell);
+    }
+    case CellKind::kAnswer:
+      return TakeAnswer(body);
+    case CellKind::kMatched: {
+      MatchedCell cell;
+      CopyOnce(&cell, body, sizeof cell);
+      return TakeMatched({cell.matched_below, cell.matched_bits});
+    }
+    case CellKind::kDiffers: {
+      DiffersCell cell;
+      CopyOnce(&cell, body, sizeof cell);
+      TakeDifference(cell);
+      return absl::OkStatus();
+    }
+    default:
+      return Violation(absl::StrCat("a backward cell of kind ", static_cast<int>(body[0])));
+  }
+}
+
+absl::Status ShmSendLink::TakeMatched(const EagerRecord& matched) {
+  const absl::Status taken = eager_.NoteMatched(matched);
+  return taken.ok() ? taken : Violation(taken.message());
+}
+
+void ShmSendLink::TakeDifference(const DiffersCell& cell) {
+  const bool differs = static_cast<RefuseReason>(cell.reason) == RefuseReason::kCheckDiffers;
+  const absl::Status status = differs ? CheckDiffers(cell.sender_value, cell.receiver_value)
+                                      : IsTooLong(cell.sender_value, cell.receiver_value);
+  WEFT_LOG_ERROR(status.message(), "; the send had completed before");
+  transport()->events().OnMismatch(*this, status);
+}
+
+absl::Status ShmSendLink::TakeClearToSend(const ClearToSendCell& cell) {
+  WEFT_RETURN_IF_ERROR(TakeMatched({cell.matched_below, cell.matched_bits}));
+  if (eager_.TakesClearToSend(cell.tag)) return absl::OkStatus();
   if (matcher_.waiting_a() >= wire_.receives_max) {
     return Violation(absl::StrCat("more than ", wire_.receives_max, " clear-to-sends"));
   }
@@ -119,13 +194,23 @@ bool ShmSendLink::CanMove() {
       std::min(left, PieceBytes(next.send.bytes, wire_.segment.geometry().piece_bytes)));
 }
 
+// For the cell that is published next; kNone: the arena is full.
+uint64_t ShmSendLink::AllocateArena(uint64_t length) {
+  SyncArena();
+  const uint64_t position = arena_.Allocate(length);
+  if (position != ArenaWriter::kNone) return position;
+  writer_.Refresh();
+  SyncArena();
+  return arena_.Allocate(length);
+}
+
 // One cell of the pair in front; false when the ring or the arena is full.
 bool ShmSendLink::PushPiece() {
   Ready& pair = ready_.front();
   if (writer_.Free(1) == 0) return false;
   const Send& send = pair.send;
   if (pair.offset == 0) {
-    if (send.check != pair.clear.check || send.bytes > pair.clear.capacity) return Refuse(pair);
+    if (send.key.check != pair.clear.check || send.bytes > pair.clear.capacity) return Refuse(pair);
     if (MayOffer(pair) && MakeOffer(pair)) return true;
     pair.piece = PieceBytes(send.bytes, wire_.segment.geometry().piece_bytes);
   }
@@ -141,14 +226,8 @@ bool ShmSendLink::PushPiece() {
     std::memcpy(body, &cell, offsetof(DataCell, bytes));
     if (length > 0) std::memcpy(body + offsetof(DataCell, bytes), send.data, length);
   } else {
-    SyncArena();
-    uint64_t position = arena_.Allocate(length);
-    if (position == ArenaWriter::kNone) {
-      writer_.Refresh();
-      SyncArena();
-      position = arena_.Allocate(length);
-      if (position == ArenaWriter::kNone) return false;
-    }
+    const uint64_t position = AllocateArena(length);
+    if (position == ArenaWriter::kNone) return false;
     std::memcpy(wire_.segment.arena() + position, send.data + pair.offset, length);
     cell.position = position;
     std::memcpy(body, &cell, offsetof(DataCell, bytes) + sizeof cell.position);
@@ -158,7 +237,7 @@ bool ShmSendLink::PushPiece() {
   pair.offset += length;
   counters_.Transmit(length);
   // A large piece takes long to copy: whoever sleeps may start on the last one meanwhile.
-  if (length >= kPieceMin) RingIfPublished();
+  if (length >= kPieceMin) RingIfAsleep();
   if (pair.offset == send.bytes) Done(absl::OkStatus(), send.bytes);
   return true;
 }
@@ -194,7 +273,7 @@ bool ShmSendLink::MakeOffer(Ready& pair) {
   std::memcpy(writer_.body(), &cell, sizeof cell);
   OnCellPublished();
   PublishCell(true);
-  RingIfPublished();
+  RingIfAsleep();
   ready_.pop_front();
   return true;
 }
@@ -227,26 +306,30 @@ absl::Status ShmSendLink::TakeAnswer(const std::byte* body) {
 }
 
 bool ShmSendLink::Refuse(const Ready& pair) {
-  bool check = pair.send.check != pair.clear.check;
+  const uint64_t own_check = pair.send.key.check;
+  bool check = own_check != pair.clear.check;
   RefuseCell cell;
   cell.reason = static_cast<uint8_t>(check ? RefuseReason::kCheckDiffers : RefuseReason::kTooLong);
   cell.receive_id = pair.clear.receive_id;
-  cell.sender_value = check ? pair.send.check : pair.send.bytes;
+  cell.sender_value = check ? own_check : pair.send.bytes;
   std::memcpy(writer_.body(), &cell, sizeof cell);
   OnCellPublished();
   PublishCell(true);
   counters_.bytes_matched -= pair.send.bytes;  // no receiver waits for them
-  if (check) {
-    Done(absl::FailedPreconditionError(
-             absl::StrCat(Describe(), ": message check differs: this rank's is ", pair.send.check,
-                          ", the receiver's ", pair.clear.check)),
-         0);
-  } else {
-    Done(absl::OutOfRangeError(absl::StrCat(Describe(), ": a message of ", pair.send.bytes,
-                                            " bytes for a receive of ", pair.clear.capacity)),
-         0);
-  }
+  Done(check ? CheckDiffers(own_check, pair.clear.check)
+             : IsTooLong(pair.send.bytes, pair.clear.capacity),
+       0);
   return true;
+}
+
+absl::Status ShmSendLink::CheckDiffers(uint64_t own, uint64_t receivers) const {
+  return absl::FailedPreconditionError(absl::StrCat(
+      Describe(), ": message check differs: this rank's is ", own, ", the receiver's ", receivers));
+}
+
+absl::Status ShmSendLink::IsTooLong(uint64_t bytes, uint64_t capacity) const {
+  return absl::OutOfRangeError(
+      absl::StrCat(Describe(), ": a message of ", bytes, " bytes for a receive of ", capacity));
 }
 
 void ShmSendLink::Done(const absl::Status& status, uint64_t bytes) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/host_name.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "net/shm/links.h"
@@ -42,11 +43,9 @@ ShmTransport::ShmTransport(const TransportOptions& options)
       requests_max_(static_cast<size_t>(options.settings.Integer("transport.requests"))),
       single_copy_min_(
           static_cast<uint64_t>(options.settings.ByteCount("shm.single_copy_min").count())),
-      connect_timeout_(options.settings.Duration("transport.connect_timeout")) {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  host_ = host.data();
-}
+      eager_max_(static_cast<uint64_t>(options.settings.ByteCount("shm.eager_max").count())),
+      connect_timeout_(options.settings.Duration("transport.connect_timeout")),
+      host_(HostName()) {}
 
 ShmTransport::~ShmTransport() {
   WEFT_CHECK(endpoints_.empty(), endpoints_.size() << " links outlive their transport");
@@ -111,8 +110,19 @@ bool ShmTransport::Progress(absl::Time now) {
     size_t at = first_ + i < count ? first_ + i : first_ + i - count;
     moved |= endpoints_[at]->Turn(now);
   }
+  RingPeers();
   in_progress_ = false;
   return moved;
+}
+
+// One fence for all: each waits until all that this core has stored is in memory that others see.
+void ShmTransport::RingPeers() {
+  const auto needs_ring = [](const shm::Endpoint* one) { return one->NeedsRing(); };
+  if (std::none_of(endpoints_.begin(), endpoints_.end(), needs_ring)) return;
+  shm::FullFence();
+  for (shm::Endpoint* endpoint : endpoints_) {
+    if (endpoint->NeedsRing()) endpoint->RingAfterFence();
+  }
 }
 
 bool ShmTransport::PollSockets(absl::Time now) {

@@ -48,12 +48,14 @@ class ShmTransport final : public Transport {
   Rank self() const { return options_.self; }
   size_t requests_max() const { return requests_max_; }
   uint64_t single_copy_min() const { return single_copy_min_; }  // bytes; 0: never
+  uint64_t eager_max() const { return eager_max_; }              // bytes; 0: no eager messages
   const std::string& host() const { return host_; }
 
  private:
   explicit ShmTransport(const TransportOptions& options);
   absl::Status Open();
   absl::Status WatchListener(bool on);
+  void RingPeers();
   bool PollSockets(absl::Time now);
   void AcceptAll(absl::Time now);
   bool StepArrivals(absl::Time now);
@@ -64,6 +66,7 @@ class ShmTransport final : public Transport {
   shm::Geometry geometry_;
   size_t requests_max_;
   uint64_t single_copy_min_;
+  uint64_t eager_max_;
   absl::Duration connect_timeout_;
   std::string host_;
   std::string address_;

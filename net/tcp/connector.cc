@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "net/tcp/interface.h"
 #include "net/tcp/link_session.h"
 
 namespace weft::net {
@@ -179,7 +180,7 @@ void Connector::Start(absl::string_view address, absl::Time now) {
   give_up_ = now + context_.connect_timeout;
   pause_ = kPauseFirst;
   patience_of_dials_ = kFirstAttempt;
-  if (absl::StatusOr<SocketAddress> parsed = SocketAddress::Parse(address); parsed.ok()) {
+  if (absl::StatusOr<SocketAddress> parsed = ParsePeer(address, context_.listens_at); parsed.ok()) {
     address_ = *parsed;
   } else {
     start_status_ = parsed.status();

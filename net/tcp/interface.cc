@@ -4,6 +4,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <tuple>
@@ -46,6 +47,22 @@ Filter ParseFilter(absl::string_view text) {
   return filter;
 }
 
+const sockaddr_in6& AsV6(const SocketAddress& address) {
+  return *reinterpret_cast<const sockaddr_in6*>(address.get());
+}
+bool IsLinkLocal(const SocketAddress& address) {
+  return address.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&AsV6(address).sin6_addr);
+}
+
+bool IsOfThisHost(SocketAddress address) {
+  address.set_port(0);
+  const absl::StatusOr<std::vector<Interface>> interfaces = ListInterfaces();
+  return interfaces.ok() &&
+         std::any_of(interfaces->begin(), interfaces->end(), [&](const Interface& one) {
+           return one.address.ToString() == address.ToString();
+         });
+}
+
 // The place of the first word that fits the name; -1: none does.
 int Match(const Filter& filter, absl::string_view name) {
   for (size_t i = 0; i < filter.words.size(); ++i) {
@@ -71,10 +88,7 @@ absl::StatusOr<std::vector<Interface>> ListInterfaces() {
     one.loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
     one.address = SocketAddress(entry->ifa_addr,
                                 family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    if (family == AF_INET6) {
-      const auto* v6 = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr);
-      one.link_local = IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr);
-    }
+    one.link_local = IsLinkLocal(one.address);
     out.push_back(std::move(one));
   }
   return out;
@@ -117,6 +131,19 @@ absl::StatusOr<Interface> ChooseInterface(const Settings& settings) {
     filter = absl::StrCat("=", gloo), origin = "GLOO_SOCKET_IFNAME";
   }
   return ChooseInterface(interfaces, filter, settings.Text("tcp.family"), origin);
+}
+
+absl::StatusOr<SocketAddress> ParsePeer(absl::string_view text, const SocketAddress& own) {
+  absl::StatusOr<SocketAddress> said = SocketAddress::Parse(text);
+  if (!IsLinkLocal(own) || (said.ok() && (!IsLinkLocal(*said) || IsOfThisHost(*said)))) return said;
+  std::string bare(text);
+  const size_t zone = bare.find('%'), end = bare.rfind(']');
+  if (zone < end && end != std::string::npos) bare.erase(zone, end - zone);
+  said = SocketAddress::Parse(bare);
+  if (!said.ok() || !IsLinkLocal(*said)) return said;
+  sockaddr_in6 address = AsV6(*said);
+  address.sin6_scope_id = AsV6(own).sin6_scope_id;
+  return SocketAddress(reinterpret_cast<const sockaddr*>(&address), sizeof(address));
 }
 
 }  // namespace weft::net

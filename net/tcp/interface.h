@@ -38,6 +38,11 @@ absl::StatusOr<Interface> ChooseInterface(const std::vector<Interface>& interfac
 // GLOO_SOCKET_IFNAME (which is exact, as Gloo has it).
 absl::StatusOr<Interface> ChooseInterface(const Settings& settings);
 
+// SocketAddress::Parse for what a peer said of itself to the end at `own`. The zone of a link-local
+// address ("%eth0") is a name within the host that wrote it: it stands where the address is one of
+// this host's; otherwise, and where there is none, it is `own`'s, if that is link-local too.
+absl::StatusOr<SocketAddress> ParsePeer(absl::string_view text, const SocketAddress& own);
+
 }  // namespace weft::net
 
 #endif  // WEFT_NET_TCP_INTERFACE_H_

@@ -5,9 +5,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "base/text_lines.h"
 
 namespace weft::net {
 namespace {
@@ -37,16 +37,11 @@ absl::StatusOr<SourcePorts> SourcePorts::Parse(absl::string_view text, Rank self
                                                absl::string_view origin) {
   SourcePorts out;
   std::map<std::pair<int32_t, int32_t>, int> line_of;
-  int number = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    ++number;
-    line = line.substr(0, line.find('#'));
-    std::vector<absl::string_view> words =
-        absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
-    if (words.empty()) continue;
+  TextLines lines(text, origin);
+  std::vector<absl::string_view> words;
+  while (lines.NextWords(words)) {
     auto bad = [&](absl::string_view why) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(origin, ":", number, ": ", why, "; a line is RANK PEER PORT [PORT ...]"));
+      return lines.Error(why, "; a line is RANK PEER PORT [PORT ...]");
     };
     int32_t rank = -1, peer = -1;
     if (words.size() < 2 || !absl::SimpleAtoi(words[0], &rank) ||
@@ -55,7 +50,7 @@ absl::StatusOr<SourcePorts> SourcePorts::Parse(absl::string_view text, Rank self
     }
     absl::StatusOr<std::vector<uint16_t>> ports = ParsePorts(absl::MakeSpan(words).subspan(2));
     if (!ports.ok()) return bad(ports.status().message());
-    auto [known, added] = line_of.try_emplace({rank, peer}, number);
+    auto [known, added] = line_of.try_emplace({rank, peer}, lines.number());
     if (!added) return bad(absl::StrCat("the link is in line ", known->second, " already"));
     if (rank == self.value()) out.ports_[Rank(peer)] = *std::move(ports);
   }

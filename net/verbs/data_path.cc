@@ -130,8 +130,8 @@ void VerbsSendDataPath::Follow(SendMatching::Outcome outcome) {
 }
 
 // Two pieces for each queue pair where there are several, so that a faster one can take more, and
-// so small that each can have two on its way (PieceMost); but none smaller or larger than is set,
-// and all multiples of 128.
+// so small that each can have two on its way (LargestPiece); but none smaller or larger than is
+// set, and all multiples of 128.
 size_t VerbsSendDataPath::PieceBytes(const SendMatching::Head& head) const {
   const VerbsOptions& options = wire_.rails().options();
   const auto target = targets_.find(static_cast<uint32_t>(head.receive));

@@ -1,5 +1,5 @@
 // The two ends of a link over verbs: data and clear-to-sends take the wire; everything else, one
-// socket. Small messages go ahead of their clear-to-sends (eager.h); a
+// socket. Small messages go ahead of their clear-to-sends (net/eager.h); a
 // receive that is as small holds its own back for a while, as it will hardly be needed.
 //
 // An eager message that comes for a device's memory, which no processor writes, is given back in
@@ -17,12 +17,12 @@
 #include <utility>
 #include <vector>
 
+#include "net/eager.h"
 #include "net/tcp/data_path.h"
 #include "net/tcp/link_session.h"
 #include "net/tcp/receive_matching.h"
 #include "net/tcp/send_matching.h"
 #include "net/tcp/slot_pool.h"
-#include "net/verbs/eager.h"
 #include "net/verbs/wire.h"
 
 namespace weft::net {

@@ -1,24 +1,17 @@
 #include "net/verbs/opening.h"
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/host_name.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "net/roce/adaptive_retransmission.h"
 
 namespace weft::net {
-
-std::string VerbsHostName() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 namespace {
 
@@ -70,7 +63,7 @@ VerbsTerms TermsOf(Rails& rails) {
   terms.ethernet = first.port.ethernet;
   terms.roce_version = !terms.ethernet ? 0 : first.gid.gid.kind == GidKind::kRoceV1 ? 1 : 2;
   terms.ipv6 = terms.ethernet && !IsIpv4(first.gid.gid.gid);
-  terms.device = absl::StrCat(VerbsHostName(), " ", first.device->name());
+  terms.device = absl::StrCat(HostName(), " ", first.device->name());
   return terms;
 }
 

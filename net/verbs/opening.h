@@ -17,8 +17,6 @@
 
 namespace weft::net {
 
-std::string VerbsHostName();
-
 // `name` of the transport and `pairs` of a link, for the log.
 absl::StatusOr<std::shared_ptr<Rails>> OpenRails(std::unique_ptr<Nic> nic,
                                                  const VerbsOptions& options,

@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<Rails>> Rails::Open(std::unique_ptr<Nic> nic,
   for (const std::string& name : names) {
     // Without a word about devices, the first that is good; with one, all that fit.
     if (options.devices.empty() && !out->rails_.empty()) break;
-    WEFT_RETURN_IF_ERROR(out->OpenRail(name, 0, &reasons));
+    WEFT_RETURN_IF_ERROR(out->OpenRail(name, &reasons));
   }
   if (out->rails_.empty()) {
     return absl::NotFoundError(absl::StrCat(
@@ -152,7 +152,7 @@ absl::Status ExaminePort(NicDevice& device, int number, const VerbsOptions& opti
 }
 
 // All ports of the device that are wanted and can be used; why the others cannot goes to `reasons`.
-absl::Status Rails::OpenRail(const std::string& name, int /*port*/, std::string* reasons) {
+absl::Status Rails::OpenRail(const std::string& name, std::string* reasons) {
   const auto because = [&](int port, absl::string_view why) {
     absl::StrAppend(reasons, reasons->empty() ? "" : "; ", name,
                     port > 0 ? absl::StrCat(" port ", port) : "", ": ", why);

@@ -172,7 +172,7 @@ class Rails {
   uint32_t CompletionsOfPair() const {
     return layout_.send_depth + (shared_receives_ > 0 ? 0 : layout_.receive_depth);
   }
-  absl::Status OpenRail(const std::string& name, int port, std::string* reasons);
+  absl::Status OpenRail(const std::string& name, std::string* reasons);
   absl::StatusOr<size_t> QueueWithRoom(int rail);
   void DeferCompletions(int rail, size_t queue);  // keeps what has completed for the next Poll()
   void HandOut(const NicCompletion& completion);

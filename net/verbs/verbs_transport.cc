@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/host_name.h"
 #include "base/status.h"
 #include "net/verbs/data_path.h"
 #include "net/verbs/options.h"
@@ -41,7 +42,7 @@ absl::Status VerbsTransport::OpenRails(std::unique_ptr<Nic> nic) {
   WEFT_ASSIGN_OR_RETURN(const VerbsOptions options,
                         ReadVerbsOptions(context_.options.settings, environment));
   WEFT_ASSIGN_OR_RETURN(ports_, SourcePorts::FromFile(options.source_ports, context_.options.self));
-  shared_.host = VerbsHostName();
+  shared_.host = HostName();
   shared_.self = context_.options.self.value();
   WEFT_ASSIGN_OR_RETURN(shared_.ways,
                         PlannedWays::Open(context_.options.settings, context_.options.self,

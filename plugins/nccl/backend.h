@@ -74,7 +74,7 @@ class Listener {
   virtual const net::JobSecret& secret() const = 0;
   virtual uint32_t number() const = 0;
   // The next peer that has proved that it has the handle; null: none yet. An error: a peer that has
-  // it does not fit, and was told so.
+  // it does not fit, and was told so; or this process is out of descriptors for its connection.
   virtual absl::StatusOr<std::unique_ptr<ReceiveConnection>> Accept(absl::Time now) = 0;
 };
 

@@ -279,11 +279,7 @@ absl::StatusOr<std::unique_ptr<ReceiveComm>> ListenComm::Accept(absl::Time now) 
   while (true) {
     absl::StatusOr<std::unique_ptr<ReceiveConnection>> connection = listener_->Accept(now);
     if (!connection.ok()) {
-      return Annotate(connection.status(),
-                      absl::StrCat(self_.ToString(),
-                                   ", accept: a peer that has the handle does not match this "
-                                   "side's WEFT_TRANSPORT (",
-                                   self_.transport, ") or its device"));
+      return Annotate(connection.status(), absl::StrCat(self_.ToString(), ", accept"));
     }
     if (*connection == nullptr) break;
     arriving_.push_back(std::make_unique<ReceiveComm>(backend_, self_, *std::move(connection),

@@ -224,7 +224,7 @@ void Domain::OnNotice(net::Link& link, absl::string_view bytes) {
 
 void Domain::OnTurnedAway(Rank peer, const absl::Status& why) {
   auto found = listeners_.find(ListenerOfRank(peer));
-  if (found != listeners_.end()) found->second->TurnedAway(why);
+  if (found != listeners_.end()) found->second->TurnedAway(MismatchOf(why, kind_));
 }
 
 }  // namespace weft::nccl

@@ -15,7 +15,7 @@
 namespace weft::nccl {
 namespace {
 
-// Queue pairs of a connection on each port of `device`.
+// Queue pairs of a connection on each port.
 int64_t QueuePairs(const Settings& settings) {
   int64_t value = settings.Integer("verbs.queue_pairs");
   const char* nccl = std::getenv("NCCL_IB_QPS_PER_CONNECTION");

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,7 +32,8 @@ struct Context {
 
 namespace {
 
-constexpr size_t kMessageBytesMax = size_t{1} << 30;  // well below the ints of test()
+constexpr size_t kMessageBytesMax = size_t{1} << 30;                 // that NCCL is told of
+constexpr size_t kTestedBytesMax = std::numeric_limits<int>::max();  // that test() can tell of
 
 struct Process {
   std::mutex mutex;  // of Init
@@ -170,8 +172,8 @@ absl::StatusOr<int> TrafficClassOf(const abi::CommConfig* config) {
                                                  "; right is 0 to 255, or -1 for none"));
 }
 
-absl::StatusOr<SendComm*> BeginAttempt(Context& context, const Scope& scope, int device,
-                                       void* memory, const Handle& handle, absl::Time now) {
+absl::StatusOr<std::unique_ptr<SendComm>> BeginAttempt(const Scope& scope, int device,
+                                                       const Handle& handle, absl::Time now) {
   WEFT_ASSIGN_OR_RETURN(Backend * backend, ReadyBackend());
   WEFT_RETURN_IF_ERROR(backend->devices().Check(device));
   PeerInfo self = SelfOn(*backend, device);
@@ -182,40 +184,27 @@ absl::StatusOr<SendComm*> BeginAttempt(Context& context, const Scope& scope, int
                             ? backend->Connect(scope, device, handle, now)
                             : ConnectToBeRefused(backend->transport(), *TheProcess().settings,
                                                  backend->devices()[device], handle, now));
-  auto comm = std::make_unique<SendComm>(*backend, std::move(self), ListenerOf(handle),
-                                         std::move(connection), now, std::move(mismatch));
-  SendComm* out = comm.get();
-  uint64_t attempt = ++TheProcess().attempts;
+  return std::make_unique<SendComm>(*backend, std::move(self), ListenerOf(handle),
+                                    std::move(connection), now, std::move(mismatch));
+}
+
+// Of a context that communicators share, threads of each of them keep and take attempts.
+void KeepAttempt(Context& context, uint64_t attempt, std::unique_ptr<SendComm> comm,
+                 absl::Time now) {
   std::lock_guard lock(context.mutex);
   // Tables without finalize (up to v10) never say that a connection was given up. The oldest first.
   std::map<uint64_t, std::unique_ptr<SendComm>>& all = context.attempts;
   while (!all.empty() && all.begin()->second->Forgotten(now)) all.erase(all.begin());
   all[attempt] = std::move(comm);
-  WriteAttempt(memory, attempt);
-  return out;
 }
 
-// The attempt that the handle's memory names, begun at the first call.
-absl::StatusOr<SendComm*> FindAttempt(Context& context, const Scope& scope, int device,
-                                      void* memory, const Handle& handle, absl::Time now) {
-  if (handle.attempt == 0) return BeginAttempt(context, scope, device, memory, handle, now);
+absl::StatusOr<std::unique_ptr<SendComm>> TakeAttempt(Context& context, uint64_t attempt) {
   std::lock_guard lock(context.mutex);
-  auto found = context.attempts.find(handle.attempt);
-  if (found != context.attempts.end()) return found->second.get();
+  const auto found = context.attempts.extract(attempt);
+  if (!found.empty()) return std::move(found.mapped());
   return absl::InvalidArgumentError(
-      absl::StrCat("the handle names attempt ", handle.attempt,
+      absl::StrCat("the handle names attempt ", attempt,
                    ", which is not one of this communicator's; was it copied after connect?"));
-}
-
-std::unique_ptr<SendComm> EndAttempt(Context& context, void* memory) {
-  uint64_t attempt = ReadHandle(memory).attempt;
-  WriteAttempt(memory, 0);  // so that the handle can be used again
-  std::lock_guard lock(context.mutex);
-  auto found = context.attempts.find(attempt);
-  if (found == context.attempts.end()) return nullptr;
-  std::unique_ptr<SendComm> comm = std::move(found->second);
-  context.attempts.erase(found);
-  return comm;
 }
 
 }  // namespace
@@ -338,14 +327,21 @@ abi::Result Connect(Context* context, int device, void* handle, void** send_comm
     if (config != nullptr) {
       WEFT_ASSIGN_OR_RETURN(scope.traffic_class, TrafficClassOf(config));
     }
-    WEFT_ASSIGN_OR_RETURN(SendComm * comm,
-                          FindAttempt(*context, scope, device, handle, ReadHandle(handle), now));
-    absl::StatusOr<bool> connected = comm->Connect(now);
-    if (connected.ok() && !*connected) return absl::OkStatus();
-    std::unique_ptr<SendComm> owned = EndAttempt(*context, handle);
+    const Handle given = ReadHandle(handle);
+    const uint64_t attempt = given.attempt != 0 ? given.attempt : ++TheProcess().attempts;
+    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<SendComm> comm,
+                          given.attempt == 0 ? BeginAttempt(scope, device, given, now)
+                                             : TakeAttempt(*context, given.attempt));
+    const absl::StatusOr<bool> connected = comm->Connect(now);
+    const bool goes_on = connected.ok() && !*connected;
+    WriteAttempt(handle, goes_on ? attempt : 0);  // 0: the handle can be used again
     if (!connected.ok()) return connected.status();
-    NoteSetUp(owned->set_up(), SetUpPhase::kHandshake, now);
-    *send_comm = static_cast<Comm*>(owned.release());
+    if (goes_on) {
+      KeepAttempt(*context, attempt, std::move(comm), now);
+    } else {
+      NoteSetUp(comm->set_up(), SetUpPhase::kHandshake, now);
+      *send_comm = static_cast<Comm*>(comm.release());
+    }
     return absl::OkStatus();
   });
 }
@@ -406,6 +402,10 @@ abi::Result Send(void* send_comm, void* data, size_t size, int tag, void* memory
                  void* event) {
   return Guarded("isend", [&]() -> absl::Status {
     *request = nullptr;
+    if (size > kTestedBytesMax) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a message of ", size, " bytes; test can tell of ", kTestedBytesMax, " at most"));
+    }
     auto* comm = static_cast<SendComm*>(static_cast<Comm*>(send_comm));
     const absl::Time now = Now();
     SaySetUp(now, /*final=*/false);

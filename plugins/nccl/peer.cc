@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/host_name.h"
 #include "base/status.h"
 #include "base/version.h"
 #include "net/secret.h"
@@ -117,6 +118,12 @@ absl::Status CheckTransport(const Handle& handle, HandleTransport own, const Pee
       "takes tcp: its line \"NET/Weft : version\" says why"));
 }
 
+absl::Status MismatchOf(const absl::Status& why, HandleTransport own) {
+  return Annotate(why, absl::StrCat("a peer that has the handle does not match this side's "
+                                    "WEFT_TRANSPORT (",
+                                    ToString(own), ") or its device"));
+}
+
 SocketAddress AddressOf(const Handle& handle, absl::string_view interface) {
   if (handle.family == 6) {
     sockaddr_in6 v6{};
@@ -201,9 +208,7 @@ absl::Status CheckMatch(const PeerInfo& self, const PeerInfo& peer) {
 
 absl::StatusOr<PeerInfo> ThisProcess() {
   PeerInfo info;
-  char name[256] = "";
-  if (gethostname(name, sizeof(name) - 1) != 0) std::strcpy(name, "?");
-  info.host = name;
+  info.host = HostName();
   info.version = Version();
   info.process = getpid();
   WEFT_ASSIGN_OR_RETURN(info.job, JobFingerprint());

@@ -71,6 +71,8 @@ Handle MakeHandle(HandleTransport transport, const SocketAddress& address,
 absl::Status CheckHandle(const Handle& handle, const PeerInfo& self);
 // FailedPrecondition: a handle that CheckHandle() passed is of another transport than `own`.
 absl::Status CheckTransport(const Handle& handle, HandleTransport own, const PeerInfo& self);
+// Why a peer was turned away that has the handle, for the side that listens.
+absl::Status MismatchOf(const absl::Status& why, HandleTransport own);
 // A link-local address is one of `interface`'s wire.
 SocketAddress AddressOf(const Handle& handle, absl::string_view interface);
 PeerInfo ListenerOf(const Handle& handle);  // host, device and process only

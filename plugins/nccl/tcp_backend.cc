@@ -131,10 +131,7 @@ class TcpListener final : public Listener {
     WEFT_ASSIGN_OR_RETURN(TcpSharedListener::Peer peer, shared_listener_->Next(number_, now));
     if (peer.sockets.empty()) return nullptr;
     auto connection = std::make_unique<TcpReceiveConnection>(shared_listener_, &idle_thread_);
-    // Out of descriptors: the peer sees its connection closed, and says so.
-    if (!connection->Open(settings_, device_, Rank(0), shared_listener_->secret()).ok()) {
-      return nullptr;
-    }
+    WEFT_RETURN_IF_ERROR(connection->Open(settings_, device_, Rank(0), shared_listener_->secret()));
     connection->AwaitArrivals();
     connection->SetLink(
         std::make_unique<net::SessionReceiveLink>(connection->context(), peer.rank, nullptr));

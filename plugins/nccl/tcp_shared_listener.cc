@@ -103,7 +103,8 @@ void TcpSharedListener::OnPeer(Rank peer, const net::LinkParameters& parameters,
 
 void TcpSharedListener::OnTurnedAway(Rank peer, const absl::Status& why) {
   auto found = listeners_.find(ListenerOfRank(peer));
-  if (found != listeners_.end()) found->second.turned_away = why;
+  if (found == listeners_.end()) return;
+  found->second.turned_away = MismatchOf(why, HandleTransport::kTcp);
 }
 
 }  // namespace weft::nccl

@@ -122,7 +122,7 @@ TEST_P(Messages, AShorterMessageIsFineAndLeavesTheRestAlone) {
 }
 
 // How a sender hears that its message did not fit: by its request, or, where that was done before
-// (verbs), by an event.
+// (shm, verbs), by an event.
 absl::Status ToldToSender(Pair& pair, const Request& send) {
   if (!send.status().ok()) return send.status();
   const bool told = pair.Drive([&] { return !pair.a.mismatches.empty(); });

@@ -243,7 +243,7 @@ TEST(Handshake, AVerdictWithoutAProofIsNotBelieved) {
 // A change of these bytes needs a higher kWireVersion, by which processes of two builds see that
 // they cannot talk to each other.
 TEST(Handshake, ATcpLinksHelloHasTheBytesOfItsVersion) {
-  ASSERT_EQ(kWireVersion, 6);
+  ASSERT_EQ(kWireVersion, 7);
   const LinkParameters parameters = {.link_id = 0x0807060504030201,
                                      .index = 2,
                                      .count = 3,
@@ -258,11 +258,11 @@ TEST(Handshake, ATcpLinksHelloHasTheBytesOfItsVersion) {
   ConnectorHandshake connector(Identity(3), Rank(1), link, FixedNonce(2));
   connector.Feed(listener.TakeOutput());
   EXPECT_EQ(absl::BytesToHexString(connector.TakeOutput()),
-            "57454654060002006e000000"
+            "57454654070002006e000000"
             "0202020202020202020202020202020202020202020202020202020202020202"
             "030000000400000001000000010000001c00"
             "01020304050607080200030004000000050600000708090a0b0c0d0e"
-            "e7320e61c614189a7f7568a19ca80d09309eb9d5458810f6be898acc7a159bbc");
+            "e6715978c900f7f9753c38a05ac79dbbb8c35d98ff7b3b055a04807a79690ab1");
 }
 
 TEST(Handshake, NoncesDiffer) { EXPECT_NE(NewNonce(), NewNonce()); }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "net/eager.h"
 #include "net/shm/bringup.h"
 #include "net/shm/cells.h"
 #include "tests/net/shm_test_util.h"
@@ -21,6 +22,7 @@ using shm::ClearToSendCell;
 using shm::Connecting;
 using shm::DataCell;
 using shm::Doorbell;
+using shm::EagerCell;
 using shm::Geometry;
 using shm::NoticeCell;
 using shm::OfferCell;
@@ -78,6 +80,12 @@ struct Nonsense {
   std::function<void(ScriptedSender*, DataCell)> write;  // the cell is a good first piece
 };
 
+// A good one of 64 bytes for a receive of tag 2.
+EagerCell Eager(uint64_t number) {
+  EagerCell cell;
+  cell.number = number, cell.length = 64, cell.tag = 2, cell.is_inline = 1;
+  return cell;
+}
 OfferCell Offer(uint64_t receive_id, uint64_t total) {
   OfferCell cell;
   cell.receive_id = receive_id, cell.total = total;
@@ -134,6 +142,32 @@ const std::vector<Nonsense> kNonsense = {
      [](auto* s, DataCell c) { s->Write(Offer(c.receive_id - 7, 8192)); }},
     {"offer longer than the receive",
      [](auto* s, DataCell c) { s->Write(Offer(c.receive_id, 8257)); }},
+    {"eager message longer than its cell",
+     [](auto* s, DataCell) {
+       EagerCell e = Eager(0);
+       e.length = EagerCell::kInlineMax + 1, s->Write(e);
+     }},
+    {"eager message that is too long",
+     [](auto* s, DataCell) {
+       EagerCell e = Eager(0);
+       e.length = shm::kEagerBytesMax + 1, e.is_inline = 0, e.position = 0, s->Write(e);
+     }},
+    {"eager message behind the arena",
+     [](auto* s, DataCell) {
+       EagerCell e = Eager(0);
+       e.is_inline = 0, e.position = 16384, s->Write(e);
+     }},
+    {"eager message far behind the arena",
+     [](auto* s, DataCell) {
+       EagerCell e = Eager(0);
+       e.is_inline = 0, e.position = ~0ull - 63, s->Write(e);
+     }},
+    {"eager message that is not aligned",
+     [](auto* s, DataCell) {
+       EagerCell e = Eager(0);
+       e.is_inline = 0, e.position = 8, s->Write(e);
+     }},
+    {"eager message out of turn", [](auto* s, DataCell) { s->Write(Eager(1)); }},
     {"offer of nothing", [](auto* s, DataCell c) { s->Write(Offer(c.receive_id, 0)); }},
     {"offer from memory that is too short",
      [](auto* s, DataCell c) {
@@ -356,7 +390,33 @@ TEST(ShmSender, IsDoneOnceTheReceiverHasRead) {
   peer.ExpectBroken();
 }
 
+// More of them than may wait, for a tag that nobody asks for.
+TEST(ShmReceiver, KeepsAWindowOfEagerMessagesAndNoMore) {
+  ShmNode node(1);
+  node.Open();
+  ScriptedSender peer(&node);
+  ASSERT_EQ(node.accepted.size(), 1u);
+  for (uint64_t number = 0; number < EagerRecord::kWindow; ++number) {
+    EagerCell cell = Eager(number);
+    cell.tag = 77;
+    peer.Write(cell);
+    if (number % 8 == 7) node.transport->Progress(Now());
+  }
+  node.transport->Progress(Now());
+  EXPECT_TRUE(node.accepted[0]->status().ok()) << node.accepted[0]->status();
+  peer.Write(Eager(EagerRecord::kWindow));
+  ASSERT_TRUE(PumpUntil({&node}, [&] { return !node.accepted[0]->status().ok(); }));
+  EXPECT_EQ(node.accepted[0]->status().code(), absl::StatusCode::kDataLoss);
+}
+
 TEST(ShmSender, SurvivesNonsenseFromTheReceiver) {
+  {
+    ScriptedReceiver peer(10);
+    shm::MatchedCell matched;
+    matched.matched_below = 1;  // of none that were sent
+    peer.Write(matched);
+    peer.ExpectBroken();
+  }
   {
     ScriptedReceiver peer(100);
     peer.Clear(1, 1);  // a kind that receivers do not write

@@ -268,7 +268,7 @@ TEST(ShmSleep, AClearToSendThatNobodyWaitsForWakesNobody) {
   ShmPair pair;
   pair.Pump(
       [&] { return !pair.a.transport->Progress(Now()) && !pair.b.transport->Progress(Now()); });
-  std::vector<std::byte> bytes(64);
+  std::vector<std::byte> bytes(8192);  // too many to go eagerly
   ASSERT_TRUE(pair.a.transport->PrepareWait());
   (void)pair.receiver->PostReceive({1, 0}, {View(*pair.b.transport, bytes)}, &receive);
   pollfd fd{pair.a.transport->wait_fd(), POLLIN, 0};

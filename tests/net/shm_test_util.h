@@ -44,12 +44,14 @@ struct ShmNode : TransportEvents {
   }
   void OnNotice(Link&, absl::string_view bytes) override { notices.emplace_back(bytes); }
   void OnBroken(Link&, const absl::Status& status) override { broken.push_back(status); }
+  void OnMismatch(Link&, const absl::Status& status) override { mismatches.push_back(status); }
 
   TransportOptions options;
   std::unique_ptr<Transport> transport;
   std::vector<std::unique_ptr<ReceiveLink>> accepted;
   std::vector<std::string> notices;
   std::vector<absl::Status> broken;
+  std::vector<absl::Status> mismatches;
 };
 
 // As `rank` of the job that `node` is of.

@@ -97,6 +97,35 @@ TEST(SocketAddress, TextComesBackAsItWas) {
   }
 }
 
+// A zone is a name within the host that wrote it.
+TEST(ParsePeer, ZonesAreTheOwnEndsUnlessTheAddressIsThisHosts) {
+  const SocketAddress own = One("lo", "[fe80::2%lo]:1").address;
+  const auto parsed = [&](const std::string& text) {
+    const auto peer = ParsePeer(text, own);
+    return peer.ok() ? peer->ToString() : std::string(peer.status().message());
+  };
+  for (const char* text : {"[fe80::1%nosuch]:7000", "[fe80::1]:7000"}) {
+    EXPECT_EQ(parsed(text), "[fe80::1%lo]:7000");
+  }
+  for (const char* text : {"[fd00::1]:7000", "10.0.0.1:7000"}) EXPECT_EQ(parsed(text), text);
+  for (const char* text :
+       {"[fe80::1%nosuch:7", "fe80::1%nosuch]:7", "[fe80::g%nosuch]:7", "%]", "]%"}) {
+    EXPECT_THAT(parsed(text), HasSubstr("is no tcp address")) << text;
+  }
+  const auto interfaces = ListInterfaces();
+  ASSERT_TRUE(interfaces.ok()) << interfaces.status();
+  for (const Interface& one : *interfaces) {
+    if (!one.link_local) continue;
+    SocketAddress address = one.address;
+    address.set_port(7);
+    EXPECT_EQ(parsed(address.ToString()), address.ToString());
+  }
+  EXPECT_THAT(
+      std::string(
+          ParsePeer("[fe80::1%nosuch]:7", One("lo", "10.0.0.1:1").address).status().message()),
+      HasSubstr("nosuch"));
+}
+
 TEST(LooksDead, OnlySilenceThatWasAskedTwiceIsDeath) {
   tcp_info info{};
   info.tcpi_last_ack_recv = 60000;  // an idle connection, or one between two probes

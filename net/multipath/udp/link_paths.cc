@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "net/tcp/interface.h"
 
 namespace weft::net::multipath {
 namespace {
@@ -36,7 +37,7 @@ absl::Status UdpPaths::Describe(Address& own) {
 }
 
 absl::StatusOr<LinkPaths::Facts> UdpPaths::Connect(const Address& peer) {
-  WEFT_ASSIGN_OR_RETURN(SocketAddress host, SocketAddress::Parse(peer.host));
+  WEFT_ASSIGN_OR_RETURN(SocketAddress host, ParsePeer(peer.host, host_));
   size_t paths = std::min(peer.ports.size(), sockets_.ports().size());
   for (size_t path = 0; path < paths; ++path) {
     host.set_port(peer.ports[path]);

@@ -145,7 +145,7 @@ absl::StatusOr<WireOptions> MakeWireOptions(const TransportOptions& options,
   send.paths.probe_interval = absl::Milliseconds(2);
   send.paths.slow_factor = kSlowFactor;
   send.paths.slow_slack = kSlowFactor * send.facts.base_rtt;
-  // Whether the peer lives, the link finds out in its own way; see links.h.
+  // Whether the peer lives, the link finds out in its own way; see data_path.h.
   send.weighs_paths = true;
   send.keepalive = settings.Duration("tcp.dead_after") / 4;
   send.give_up = absl::InfiniteDuration();

@@ -99,6 +99,26 @@ TEST_F(DcqcnTest, HyperIncreaseNeedsBothCounters) {
   EXPECT_NEAR(after - before, 40 * parameters_.hyper, 1e-9);
 }
 
+// Else every connection that was marked once would wake its host's thread each 55 us for ever.
+TEST_F(DcqcnTest, WakesNobodyOnceItHasRecovered) {
+  dcqcn_.OnAck(Marked(now_));
+  EXPECT_EQ(dcqcn_.deadline(), now_ + absl::Microseconds(55));
+  int wakes = 0;
+  for (; dcqcn_.deadline() < absl::InfiniteFuture() && wakes < 1'000'000; ++wakes) {
+    now_ = dcqcn_.deadline();
+    dcqcn_.Advance(now_);
+  }
+  EXPECT_EQ(dcqcn_.deadline(), absl::InfiniteFuture());
+  EXPECT_DOUBLE_EQ(Rate(dcqcn_), 1);
+  EXPECT_LT(Alpha(), 1e-20);
+  now_ += absl::Hours(1000);
+  dcqcn_.Advance(now_);
+  dcqcn_.OnAck(Marked(now_));  // a cut by an alpha of nothing
+  EXPECT_DOUBLE_EQ(Rate(dcqcn_), 1);
+  EXPECT_EQ(Alpha(), parameters_.g);
+  EXPECT_EQ(dcqcn_.deadline(), now_ + absl::Microseconds(55));
+}
+
 // With a notification every interval the rate goes down to the floor and no further.
 TEST_F(DcqcnTest, NeverFallsBelowItsFloor) {
   for (int i = 0; i < 1000; ++i) dcqcn_.OnAck(Marked(now_ + i * absl::Microseconds(50)));

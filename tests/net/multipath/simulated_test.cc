@@ -29,7 +29,7 @@ Simulated Simulate(const std::string& fabric, const std::string& workload,
                    SimulatedOptions options = {}) {
   auto loaded = topology::LoadFabric(fabric);
   WEFT_CHECK(loaded.ok(), loaded.status());
-  auto made = topology::MakeWorkload(workload, *loaded, packet.seed);
+  auto made = topology::MakeWorkload(workload, *loaded, packet.seed, {});
   WEFT_CHECK(made.ok(), made.status());
   options.controller = *ParseController(controller);
   options.policy = policy;
@@ -142,7 +142,7 @@ TEST(SimulatedControllersTest, DcqcnHoldsAGoBackNIncastBelowLineRate) {
     packet.pfc.enabled = true;
     packet.switch_buffer = Bytes(64'000'000);
     if (controlled) packet.make_congestion = SimulatedControllers(*ParseController("dcqcn"), 1);
-    auto workload = topology::MakeWorkload("incast:fan_in=16,bytes=8MB", *fabric, 1);
+    auto workload = topology::MakeWorkload("incast:fan_in=16,bytes=8MB", *fabric, 1, {});
     auto result = SimulatePackets(*fabric, *workload, packet);
     EXPECT_EQ(result->unfinished, 0);
     double paused = 0;
@@ -157,7 +157,7 @@ TEST(SimulatedControllersTest, DcqcnHoldsAGoBackNIncastBelowLineRate) {
 TEST(SimulatedControllersTest, NsccSharesALargeIncastOfSprayedPackets) {
   auto fabric = topology::LoadFabric("leaf-spine:leaves=4,hosts_per_leaf=32,spines=32,delay=1us");
   ASSERT_TRUE(fabric.ok());
-  auto workload = topology::MakeWorkload("incast:fan_in=96,bytes=500KB", *fabric, 1);
+  auto workload = topology::MakeWorkload("incast:fan_in=96,bytes=500KB", *fabric, 1, {});
   ASSERT_TRUE(workload.ok()) << workload.status();
   PacketOptions packet;
   packet.transport = topology::TransportKind::kSelective;

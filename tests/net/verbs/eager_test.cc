@@ -1,7 +1,7 @@
 // Eager messages: who is matched with what, in every order of events that may be; what one costs,
 // how many may wait, and what becomes of them when queue pairs are lost, receives do not fit, or
 // the link is closed.
-#include "net/verbs/eager.h"
+#include "net/eager.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

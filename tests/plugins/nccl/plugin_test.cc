@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,10 +17,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -277,6 +280,50 @@ TEST(NcclPlugin, NobodyWhoConnectsIsAnErrorOfAcceptAfterItsTime) {
   EXPECT_THAT(receive.warning, HasSubstr("nobody has connected"));
 }
 
+int SocketsOpen() {
+  int out = 0;
+  for (const auto& one : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;  // meanwhile
+    const std::filesystem::path what = std::filesystem::read_symlink(one.path(), closed);
+    if (absl::StartsWith(what.string(), "socket:")) ++out;
+  }
+  return out;
+}
+
+TEST(NcclPlugin, APeerThatNoDescriptorIsLeftForIsAnErrorOfAccept) {
+  Instance instance(Environment{{"WEFT_TCP_SOCKETS", "1"}});
+  Listening listening = Listen(instance);
+  Outcome send, receive;
+  const auto connect = [&] {
+    return instance.api().Connect(instance.context(), 0, listening.handle.data(), &send.comm,
+                                  nullptr);
+  };
+  const int before = SocketsOpen();
+  ASSERT_EQ(connect(), nccl::abi::kSuccess);
+  const absl::Time give_up = absl::Now() + absl::Seconds(20);
+  // One at either end: the plugin's own thread takes the connection, and accept what it becomes.
+  while (SocketsOpen() < before + 2 && absl::Now() < give_up) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  ASSERT_EQ(SocketsOpen(), before + 2);
+  rlimit usual{};
+  getrlimit(RLIMIT_NOFILE, &usual);
+  const int next = dup(0);
+  close(next);
+  const rlimit none_left{static_cast<rlim_t>(next), usual.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none_left), 0);
+  while (!receive.ended() && absl::Now() < give_up) {
+    connect();
+    LastWarning();
+    receive.result = instance.api().Accept(listening.comm, &receive.comm, nullptr);
+    receive.warning = LastWarning();
+  }
+  setrlimit(RLIMIT_NOFILE, &usual);
+  EXPECT_EQ(receive.result, nccl::abi::kSystemError);
+  EXPECT_THAT(receive.warning, HasSubstr("ulimit -n"));
+  EXPECT_THAT(receive.warning, testing::Not(HasSubstr("WEFT_TRANSPORT")));
+}
+
 TEST(NcclPlugin, WhatGoesBeyondRegisteredMemoryIsRefused) {
   Instance instance;
   Listening listening = Listen(instance);
@@ -287,6 +334,22 @@ TEST(NcclPlugin, WhatGoesBeyondRegisteredMemoryIsRefused) {
   EXPECT_EQ(instance.api().Send(send.comm, buffer.data() + 8, 32, 0, memory, &request),
             nccl::abi::kInvalidArgument);
   EXPECT_THAT(LastWarning(), HasSubstr("isend of 32 bytes"));
+  instance.api().Deregister(send.comm, memory);
+}
+
+// test() tells sizes as ints.
+TEST(NcclPlugin, AMessageWhoseSizeTestCannotTellIsRefused) {
+  Instance instance;
+  Listening listening = Listen(instance);
+  auto [send, receive] = Meet(instance, listening.handle, &instance, &listening);
+  std::array<char, 64> buffer{};  // the registered memory is not read
+  const size_t size = size_t{1} << 31;
+  void *memory = nullptr, *request = nullptr;
+  ASSERT_EQ(instance.api().Register(send.comm, buffer.data(), size, &memory), nccl::abi::kSuccess);
+  EXPECT_EQ(instance.api().Send(send.comm, buffer.data(), size, 0, memory, &request),
+            nccl::abi::kInvalidArgument);
+  EXPECT_EQ(request, nullptr);
+  EXPECT_THAT(LastWarning(), HasSubstr("2147483648 bytes; test can tell of 2147483647 at most"));
   instance.api().Deregister(send.comm, memory);
 }
 

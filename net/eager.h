@@ -1,16 +1,16 @@
-// Eager messages: small ones that a verbs link sends before it knows of their receive. This file
-// matches sends and receives; links.h moves the bytes.
+// Eager messages: small ones that a link sends before it knows of their receive. This file matches
+// sends and receives, for shm and verbs; verbs/data_path.h and shm/links.h move the bytes.
 //
 // A receive is matched with a send of the same tag, first posted, first matched, whichever way they
 // meet: at the sender, where a clear-to-send has come, or at the receiver, where an eager message
 // has. A send goes eagerly only when no earlier one of its tag waits, and no clear-to-send of its
 // tag is there; so the receive that it is for is the first that the receiver knows of. That one's
 // clear-to-send may be on its way all the same: the sender expects it and drops it. It may also
-// have been held back, and never come; then the receiver's next entry says that the message has
-// been matched. Both are exact, as clear-to-sends come in the order of receives, and each says
-// which messages had been matched when it was written.
-#ifndef WEFT_NET_VERBS_EAGER_H_
-#define WEFT_NET_VERBS_EAGER_H_
+// never come, where the message was there first or it was held back; then what the receiver sends
+// next says that the message has been matched. Both are exact, as clear-to-sends come in the order
+// of receives, and each says which messages had been matched when it was written.
+#ifndef WEFT_NET_EAGER_H_
+#define WEFT_NET_EAGER_H_
 
 #include <array>
 #include <cstddef>
@@ -43,6 +43,7 @@ struct EagerRecord {
 // The sending end.
 class EagerSends {
  public:
+  uint64_t next() const { return next_; }  // number of the message that goes next
   bool HasCredit() const { return next_ < matched_.base + EagerRecord::kWindow; }
   void Sent(uint64_t tag);
   // What the receiver has said; an error when that cannot be.
@@ -115,4 +116,4 @@ class EagerReceives {
 
 }  // namespace weft::net
 
-#endif  // WEFT_NET_VERBS_EAGER_H_
+#endif  // WEFT_NET_EAGER_H_

@@ -1,4 +1,4 @@
-#include "net/verbs/eager.h"
+#include "net/eager.h"
 
 #include <algorithm>
 #include <utility>
