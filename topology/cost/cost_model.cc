@@ -43,6 +43,7 @@ absl::StatusOr<CostModel> CostModel::Create(const CutTree& tree, const Job& job,
   WEFT_RETURN_IF_ERROR(model.job_.Validate());
   WEFT_RETURN_IF_ERROR(model.Check());
   model.Prepare();
+  WEFT_RETURN_IF_ERROR(model.CheckRails());
   return model;
 }
 
@@ -74,6 +75,23 @@ absl::Status CostModel::Check() const {
       return absl::FailedPreconditionError(absl::StrCat("no path joins NIC ", nic, " of ",
                                                         fabric.node(hosts_[0]).name, " and of ",
                                                         fabric.node(host).name));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Check() has seen that each rail joins all hosts, so one host shows which rails meet.
+absl::Status CostModel::CheckRails() const {
+  absl::flat_hash_set<std::pair<int, int>> seen;
+  for (size_t i = 0; i < flows_.size(); ++i) {
+    for (const SlotFlow& flow : flows_[i].flows) {
+      const int a = flow.source_nic, b = flow.target_nic;
+      if (a == b || !seen.insert({a, b}).second) continue;
+      if (tree_.MeetingLevel({hosts_[0], a}, {hosts_[0], b}) >= 0) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat(job_.traffic[i].name, " goes from NIC ", a, " of a host to NIC ", b,
+                       " of another, and no path joins these NICs, as those of ",
+                       tree_.fabric().node(hosts_[0]).name));
     }
   }
   return absl::OkStatus();

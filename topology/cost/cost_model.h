@@ -78,7 +78,8 @@ using Placement = std::vector<int32_t>;
 class CostModel {
  public:
   // `hosts`: the allocation, at least one a slot. InvalidArgument: too few hosts, one named twice,
-  // a host without enough NICs; FailedPrecondition: NICs of the same rail cannot reach each other.
+  // a host without enough NICs; FailedPrecondition: NICs between which there is traffic, or those of
+  // the same rail, cannot reach each other.
   static absl::StatusOr<CostModel> Create(const CutTree& tree, const Job& job, RankBlocks blocks,
                                           std::vector<NodeId> hosts, Balance balance);
 
@@ -119,6 +120,7 @@ class CostModel {
   CostModel(const CutTree& tree, Job job, RankBlocks blocks, std::vector<NodeId> hosts,
             Balance balance);
   absl::Status Check() const;
+  absl::Status CheckRails() const;
   void Prepare();
   // Groups of a NIC of a host of the allocation, by level.
   const int32_t* PathOf(int32_t host, int nic) const {

@@ -26,7 +26,7 @@ struct FittedHash {
 
 // How well one hash explains what was seen; none: not all but a share `wrong_max` of it.
 std::optional<FittedHash> TryHash(const SwitchHash& hash, uint32_t members,
-                                  absl::Span<const HashObservation> seen, double wrong_max = 0.02);
+                                  absl::Span<const HashObservation> seen, double wrong_max);
 
 // The first that does, of CRC-16 (two), CRC-32, CRC-32C and exclusive-or over the five-tuple or
 // parts of it, at every offset, by modulo, threshold or 64, 128, 256 or 512 buckets. Those like
@@ -41,7 +41,7 @@ std::optional<FittedHash> FitSilicon(uint32_t members, absl::Span<const HashObse
 // a chance of error below 10^-3: each flow beyond those that determine it agrees by chance once in
 // `members`.
 std::optional<FittedHash> FitLinear(uint32_t members, absl::Span<const HashObservation> seen,
-                                    double wrong_max = 0.02);
+                                    double wrong_max);
 
 }  // namespace weft::topology
 

@@ -60,8 +60,7 @@ struct PredictionCheck {
 };
 
 // Holds every known choice that a switch of `learned` made for `flows`, and that its hash knows,
-// against `hashes`. A flow
-// that tells of no such choice counts as asked, and as nothing else.
+// against `hashes`. A flow that tells of no such choice counts as asked, and as nothing else.
 PredictionCheck CheckPredictions(const Routes& routes, const FabricHashes& hashes,
                                  const std::set<NodeId>& learned,
                                  absl::Span<const ProbedFlow> flows);

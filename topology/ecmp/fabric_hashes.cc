@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -148,19 +147,6 @@ absl::StatusOr<std::vector<LinkId>> FabricHashes::Path(const Routes& routes, End
   return routes.Path(source, target, [&](NodeId at, absl::Span<const LinkId> next) {
     return Choose(at, tuple, next);
   });
-}
-
-absl::StatusOr<int64_t> FabricHashes::PathsReached(const Routes& routes, Endpoint source,
-                                                   Endpoint target, uint16_t port_first,
-                                                   uint16_t port_last) const {
-  absl::flat_hash_set<std::vector<LinkId>> paths;
-  for (uint32_t port = port_first; port <= port_last; ++port) {
-    FiveTuple tuple =
-        Tuple(source, target, static_cast<uint16_t>(port), kRoceTargetPort, kProtocolUdp);
-    WEFT_ASSIGN_OR_RETURN(std::vector<LinkId> path, Path(routes, source, target, tuple));
-    paths.insert(std::move(path));
-  }
-  return static_cast<int64_t>(paths.size());
 }
 
 }  // namespace weft::topology

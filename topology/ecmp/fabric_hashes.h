@@ -70,11 +70,6 @@ class FabricHashes {
   std::vector<HashChoice> Choices(const Routes& routes, Endpoint source, Endpoint target,
                                   absl::Span<const LinkId> path) const;
 
-  // How many different paths UDP source ports first..last lead over. Far fewer than
-  // Routes::Paths(): the hashes of two tiers are polarised. NotFound: unreachable.
-  absl::StatusOr<int64_t> PathsReached(const Routes& routes, Endpoint source, Endpoint target,
-                                       uint16_t port_first, uint16_t port_last) const;
-
  private:
   explicit FabricHashes(const Fabric& fabric) : fabric_(&fabric) {}
   // The position in `next` of the member that the hash numbers `index`.

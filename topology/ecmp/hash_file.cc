@@ -5,9 +5,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "base/text_lines.h"
 #include "topology/ecmp/hash_text.h"
 
 namespace weft::topology {
@@ -58,7 +58,15 @@ absl::Status Foreign(absl::string_view origin, const absl::Status& why) {
 
 absl::Status SetAddresses(const Fabric& fabric, const HashFile& file, absl::string_view origin,
                           FabricHashes& hashes) {
+  std::map<IpAddress, std::pair<std::string, int>> owners;
   for (const auto& [nic, address] : file.addresses) {
+    const auto [owner, is_new] = owners.emplace(address, nic);
+    if (!is_new) {
+      const auto& [name, number] = owner->second;
+      return absl::FailedPreconditionError(absl::StrCat(origin, " gives NIC ", number, " of ", name,
+                                                        " and NIC ", nic.second, " of ", nic.first,
+                                                        " one address, ", address.ToString()));
+    }
     absl::StatusOr<NodeId> host = fabric.Find(nic.first);
     if (!host.ok()) return Foreign(origin, host.status());
     if (fabric.Ports({*host, nic.second}).empty()) {
@@ -81,14 +89,10 @@ absl::Status SetAddresses(const Fabric& fabric, const HashFile& file, absl::stri
 
 absl::StatusOr<HashFile> ParseHashFile(absl::string_view text, absl::string_view origin) {
   HashFile file;
-  int number = 0;
   bool begun = false;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    ++number;
-    line = line.substr(0, line.find('#'));
-    std::vector<absl::string_view> words =
-        absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
-    if (words.empty()) continue;
+  TextLines lines(text, origin);
+  std::vector<absl::string_view> words;
+  while (lines.NextWords(words)) {
     absl::Status taken;
     if (begun) {
       taken = TakeLine(words, file);
@@ -96,9 +100,7 @@ absl::StatusOr<HashFile> ParseHashFile(absl::string_view text, absl::string_view
       taken = absl::InvalidArgumentError("a file of hashes begins with \"weft-hashes 1\"");
     }
     begun = true;
-    if (!taken.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(origin, ":", number, ": ", taken.message()));
-    }
+    if (!taken.ok()) return lines.Error(taken.message());
   }
   if (!begun) return absl::InvalidArgumentError(absl::StrCat(origin, " is empty"));
   return file;

@@ -101,10 +101,8 @@ std::string HashText(const SwitchHashOptions& options) {
   const bool is_linux = options.function == HashFunction::kLinux;
   std::string text = absl::StrFormat("%s:seed=%d,fields=0x%x", ToString(options.function),
                                      options.seed, options.fields);
-  if (is_linux) {
-    absl::StrAppend(&text, ",policy=", options.linux_policy);
-    return text;
-  }
+  if (is_linux) absl::StrAppend(&text, ",policy=", options.linux_policy);
+  if (is_linux && options.select == HashSelect::kThreshold) return text;
   if (options.offset != 0) absl::StrAppend(&text, ",offset=", options.offset);
   for (const auto& [select, name] : kSelects) {
     if (select == options.select) absl::StrAppend(&text, ",select=", name);

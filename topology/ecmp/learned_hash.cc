@@ -43,7 +43,8 @@ absl::Status TakeEnds(absl::string_view text, FiveTuple& tuple, absl::Span<uint3
   const std::vector<absl::string_view> words = absl::StrSplit(text, '>');
   bool good = words.size() == 2 + numbers.size();
   for (size_t i = 0; good && i < numbers.size(); ++i) {
-    good = absl::SimpleAtoi(words[2 + i], &numbers[i]) && numbers[i] <= UINT16_MAX;
+    const uint32_t most = i + 1 < numbers.size() ? UINT16_MAX : UINT8_MAX;  // ports; the protocol
+    good = absl::SimpleAtoi(words[2 + i], &numbers[i]) && numbers[i] <= most;
   }
   if (!good) return Bad(text, "10.1.0.1>10.1.1.1 and numbers of ports and of the protocol");
   WEFT_ASSIGN_OR_RETURN(tuple.source, IpAddress::Parse(std::string(words[0])));

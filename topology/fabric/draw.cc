@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/xml_text.h"
 #include "topology/fabric/name_list.h"
 
 namespace weft::topology {
@@ -20,24 +21,6 @@ constexpr int kMargin = 20;
 constexpr int kLegendHeight = 56;
 constexpr int kRowHeight = 150;
 constexpr int kBoxHeight = 34;
-
-std::string Escaped(absl::string_view text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '&') {
-      out += "&amp;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 // From cold to hot; light to dark as well, for those who do not tell the colours apart.
 std::string Colour(double fraction) {
@@ -239,7 +222,7 @@ class Drawing {
                           "<line x1=\"%.1f\" y1=\"%.0f\" x2=\"%.1f\" y2=\"%.0f\" %s "
                           "stroke-width=\"%.1f\"><title>%s</title></line>\n",
                           a.x + shift, y1, b.x + shift, y2, style, width,
-                          Escaped(Tooltip(a, b, bundle)));
+                          XmlText(Tooltip(a, b, bundle)));
   }
 
   std::string Tooltip(const Box& a, const Box& b, const Bundle& bundle) const {
@@ -279,12 +262,12 @@ class Drawing {
         &out,
         "<g><title>%s</title><rect x=\"%.1f\" y=\"%.0f\" width=\"%.1f\" height=\"%d\" rx=\"4\" "
         "fill=\"%s\" stroke=\"#405060\"/>",
-        Escaped(absl::StrCat(Label(box, 200), count.empty() ? "" : " ", count)),
+        XmlText(absl::StrCat(Label(box, 200), count.empty() ? "" : " ", count)),
         box.x - box.width / 2, box.y, box.width, kBoxHeight, is_host ? "#eef3e6" : "#e3ebf4");
     auto text = [&](double y, const std::string& line) {
       if (line.empty()) return;
       absl::StrAppendFormat(&out, "<text x=\"%.1f\" y=\"%.0f\" text-anchor=\"middle\">%s</text>",
-                            box.x, y, Escaped(line));
+                            box.x, y, XmlText(line));
     };
     text(box.y + (count.empty() ? 21 : 15), label);
     if (room * 6.2 >= static_cast<double>(count.size()) * 6) text(box.y + 28, count);
@@ -298,7 +281,7 @@ class Drawing {
                               fabric_.switches().size(), fabric_.links() / 2);
     }
     std::string out = absl::StrFormat("<text x=\"%d\" y=\"%d\" font-size=\"15\">%s</text>\n",
-                                      kMargin, kMargin + 12, Escaped(title));
+                                      kMargin, kMargin + 12, XmlText(title));
     if (!has_heat()) {
       absl::StrAppendFormat(&out,
                             "<text x=\"%d\" y=\"%d\" fill=\"#666666\">width: bandwidth; orange: "
@@ -314,7 +297,7 @@ class Drawing {
     absl::StrAppendFormat(&out,
                           "<text x=\"%d\" y=\"%d\" fill=\"#666666\">%s 0 to %.3g, black above; of "
                           "several links the largest; left: up, right: down</text>\n",
-                          kMargin + 8 * kSteps + 8, kMargin + 31, Escaped(options_.value_name),
+                          kMargin + 8 * kSteps + 8, kMargin + 31, XmlText(options_.value_name),
                           options_.value_max);
     return out;
   }

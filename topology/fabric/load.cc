@@ -11,9 +11,9 @@
 #include "base/read_file.h"
 #include "base/settings.h"
 #include "base/status.h"
+#include "base/text_lines.h"
 #include "topology/fabric/file.h"
 #include "topology/fabric/generator.h"
-#include "topology/fabric/import/text_lines.h"
 
 namespace weft::topology {
 namespace {

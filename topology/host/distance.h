@@ -27,7 +27,7 @@ namespace weft::topology {
 // In NCCL's order: nearer is less.
 enum class PathType : uint8_t { kLoc, kNvl, kNvb, kC2c, kPix, kPxb, kP2c, kPhb, kSys, kDis };
 const char* ToString(PathType type);  // "LOC", "NVL", ...
-const char* Meaning(PathType type);   // "one PCI switch between"
+const char* Meaning(PathType type);   // "at most one PCI switch between"
 
 struct Distance {
   PathType type = PathType::kDis;

@@ -98,7 +98,10 @@ class Reader {
       node.cpus = ParseCpuMask(Text(cpu, "affinity")).value_or(CpuSet());
     }
     const int index = static_cast<int>(parts_.numa_nodes.size());
-    for (int cpu_number : node.cpus) parts_.cores.push_back({0, index, {cpu_number}});
+    // Cloud providers' files may give several nodes the CPUs of all.
+    for (int cpu_number : node.cpus) {
+      if (cpus_.insert(cpu_number).second) parts_.cores.push_back({0, index, {cpu_number}});
+    }
     parts_.numa_nodes.push_back(std::move(node));
     return index;
   }
@@ -199,6 +202,7 @@ class Reader {
 
   MachineParts parts_;
   std::set<std::string> hosts_;
+  std::set<int> cpus_;  // of any node
   std::set<PciAddress> addresses_;
 };
 

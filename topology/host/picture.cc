@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
+#include "base/xml_text.h"
 #include "topology/host/render.h"
 
 namespace weft::topology {
@@ -38,15 +38,6 @@ const char* ColorOf(DeviceKind kind) {
     default:
       return "#9a9a9a";
   }
-}
-
-std::string Escape(absl::string_view text) {
-  std::string plain;
-  for (char c : text) {
-    if (static_cast<unsigned char>(c) >= 0x20) plain += c;
-  }
-  return absl::StrReplaceAll(plain,
-                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
 }
 
 std::string Shortened(const std::string& text) {
@@ -86,8 +77,8 @@ class Picture {
                         width, y + kMargin, width, y + kMargin),
         absl::StrFormat("<text x=\"%d\" y=\"28\" font-size=\"18\">%s</text>\n"
                         "<text x=\"%d\" y=\"48\" font-size=\"12\" fill=\"#555\">%s</text>\n",
-                        kMargin, Escape(machine_.name().empty() ? "host" : machine_.name()),
-                        kMargin, Escape(machine_.Describe())),
+                        kMargin, XmlText(machine_.name().empty() ? "host" : machine_.name()),
+                        kMargin, XmlText(machine_.Describe())),
         lines_, boxes_, "</svg>\n");
   }
 
@@ -113,7 +104,7 @@ class Picture {
   void Text(int x, int y, absl::string_view text, int size, const char* color) {
     absl::StrAppendFormat(&boxes_,
                           "<text x=\"%d\" y=\"%d\" font-size=\"%d\" fill=\"%s\">%s</text>\n", x, y,
-                          size, color, Escape(text));
+                          size, color, XmlText(text));
   }
 
   void Box(int x, int y, int width, int height, const char* color, bool odd) {

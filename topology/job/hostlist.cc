@@ -7,10 +7,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "base/text_lines.h"
 
 namespace weft::topology {
 namespace {
@@ -190,17 +189,13 @@ std::string CompressHostlist(absl::Span<const std::string> names) {
 absl::StatusOr<std::vector<std::string>> ParseHostFile(absl::string_view text,
                                                        absl::string_view name) {
   std::vector<std::string> names;
-  int number = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    ++number;
-    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
-    line = line.substr(0, line.find_first_of(" \t"));
-    if (line.empty()) continue;
-    absl::StatusOr<std::vector<std::string>> more = ExpandHostlist(line);
-    if (!more.ok()) return Annotate(more.status(), absl::StrCat(name, ":", number));
+  TextLines lines(text, name);
+  std::vector<absl::string_view> words;
+  while (lines.NextWords(words)) {
+    absl::StatusOr<std::vector<std::string>> more = ExpandHostlist(words[0]);
+    if (!more.ok()) return Annotate(more.status(), lines.Where());
     if (names.size() + more->size() > kHostlistMost) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, ":", number, ": more than ", kHostlistMost, " hosts"));
+      return lines.Error("more than ", kHostlistMost, " hosts");
     }
     names.insert(names.end(), more->begin(), more->end());
   }

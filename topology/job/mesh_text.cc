@@ -38,6 +38,15 @@ std::vector<Axis> NamedAxes(const Section& section) {
   return axes;
 }
 
+// Where the last entry of a key stands; -1: nowhere.
+int LastEntry(const Section& section, absl::string_view key) {
+  int last = -1;
+  for (size_t i = 0; i < section.entries.size(); ++i) {
+    if (section.entries[i].key == key) last = static_cast<int>(i);
+  }
+  return last;
+}
+
 // "tp=8", or "tp8" as the same.
 absl::StatusOr<KeyValue> ParsePart(absl::string_view part, const std::string& origin) {
   size_t key = 0, value = 0;
@@ -79,8 +88,10 @@ absl::StatusOr<Mesh> ReadMesh(const Section& section, absl::Span<const Axis> ord
   std::array<int, kAxisCount> sizes{1, 1, 1, 1, 1};  // by Axis
   for (Axis axis : kDataInsidePipeline) {
     int& size = sizes[static_cast<size_t>(axis)];
-    reader.Read(Brief(axis), size, 1, kMeshRanksMax);
-    reader.Read(ToString(axis), size, 1, kMeshRanksMax);
+    absl::string_view first = Brief(axis), last = ToString(axis);  // of the two, the latter counts
+    if (LastEntry(section, first) > LastEntry(section, last)) std::swap(first, last);
+    reader.Read(first, size, 1, kMeshRanksMax);
+    reader.Read(last, size, 1, kMeshRanksMax);
   }
   std::string nesting_text;
   reader.Read("nesting", nesting_text);
@@ -115,9 +126,9 @@ absl::StatusOr<AxisSet> ParseAxes(absl::string_view text, absl::string_view sepa
   return axes;
 }
 
-absl::StatusOr<Mesh> ParseMesh(absl::string_view text, absl::Span<const Axis> order) {
+absl::StatusOr<Mesh> ParseMesh(absl::string_view text) {
   WEFT_ASSIGN_OR_RETURN(Section section, MeshSection(text, absl::StrCat("layout '", text, "'")));
-  return ReadMesh(section, order);
+  return ReadMesh(section, kAsWritten);
 }
 
 }  // namespace weft::topology

@@ -3,8 +3,9 @@
 //   tp8,pp8,dp256
 //   tp=8,pp=8,dp=256      or tensor=8,pipeline=8,data=256
 //
-// `nesting=tp-pp-dp` gives the order of the axes, the fastest first. Without it the caller's order
-// holds, or, where the caller has none, that in which the text names the axes.
+// `nesting=tp-pp-dp` gives the order of the axes, the fastest first. Without it ReadMesh()'s order
+// holds, or, where that is kAsWritten, as always with ParseMesh(), that in which the text names the
+// axes.
 #ifndef WEFT_TOPOLOGY_JOB_MESH_TEXT_H_
 #define WEFT_TOPOLOGY_JOB_MESH_TEXT_H_
 
@@ -21,7 +22,7 @@ namespace weft::topology {
 inline constexpr absl::Span<const Axis> kAsWritten;
 
 // kInvalidArgument quotes the text, the part that is wrong, and what would be right.
-absl::StatusOr<Mesh> ParseMesh(absl::string_view text, absl::Span<const Axis> order = kAsWritten);
+absl::StatusOr<Mesh> ParseMesh(absl::string_view text);
 
 // Axes by their names, long or short, with any of the characters `separators` between them:
 // "tp,data" with ",". An axis may be named again.

@@ -31,9 +31,15 @@ absl::Status Check(const PipelineSpec& spec) {
   if (spec.micro_batches < 1 || spec.micro_batches > 1 << 20) {
     return error(absl::StrCat(spec.micro_batches, " micro-batches"));
   }
-  if (spec.chunks < 1 || spec.chunks > 1024 ||
-      int64_t{spec.chunks} * spec.micro_batches > 1 << 24) {
+  if (spec.chunks < 1 || spec.chunks > 1024) {
     return error(absl::StrCat(spec.chunks, " chunks a stage"));
+  }
+  // The lists of all stages are in memory.
+  constexpr int64_t kForwardsMost = 1 << 24;
+  if (int64_t{spec.stages} * spec.chunks * spec.micro_batches > kForwardsMost) {
+    return error(absl::StrCat(spec.stages, " stages with ", spec.micro_batches,
+                              " micro-batches; their product, times the chunks a stage, may be ",
+                              kForwardsMost));
   }
   const bool interleaved = spec.kind == Kind::kInterleaved;
   if (interleaved && spec.chunks < 2) return error("needs 2 chunks a stage or more, not 1");

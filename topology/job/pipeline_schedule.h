@@ -66,7 +66,7 @@ struct PipelinePass {
   bool operator==(const PipelinePass&) const = default;
 };
 
-// Place `depth` of a stage's chunk in the model: its chunk `chunk` comes after Depth() others.
+// Place of a stage's chunk in the model: it comes after DepthOf() others.
 int DepthOf(const PipelineSpec& spec, int stage, int chunk);
 // Its inverse.
 struct ChunkPlace {

@@ -1,6 +1,7 @@
 #include "topology/order/order_planner.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -36,7 +37,7 @@ class BlockPlanner {
 
   int64_t evaluated() const { return evaluated_; }
   bool IsExhaustive() const {
-    return CountArrangements(classes_[0], kSearchAll) <= kSearchAll &&
+    return !stopped_ && CountArrangements(classes_[0], kSearchAll) <= kSearchAll &&
            CountArrangements(classes_[0], kSearchAll) * (flows_ + 1) <= options_.effort * 4;
   }
   Placement SearchEverything() {
@@ -68,17 +69,18 @@ class BlockPlanner {
   }
 
   Placement Improve(const Candidate& from, int64_t effort) {
+    if (stopped_) return from.placement;
     Random random(options_.seed);
     SearchLimits limits;
     limits.updates = effort;
     if (options_.progress) {
-      limits.progress = [&](double share) { return options_.progress("exchanging hosts", share); };
+      limits.progress = [&](double share) { return Goes("exchanging hosts", share); };
     }
     Placement best = SearchLocally(model_, classes_[0], from.placement, random, limits);
     // Few hosts: from elsewhere as well, as walks may all lie in one valley.
     if (best.size() > 16) return best;
     double best_score = model_.Score(best).value();
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 8 && !stopped_; ++i) {
       Placement start = AsAllocated(best.size());
       random.Shuffle(start);
       Placement other = SearchLocally(model_, classes_[0], start, random, limits);
@@ -91,6 +93,11 @@ class BlockPlanner {
   }
 
  private:
+  bool Goes(const std::string& stage, double share) {
+    stopped_ |= !options_.progress(stage, share);
+    return !stopped_;
+  }
+
   int64_t CountWalks(size_t orders) const {
     auto walks = static_cast<int64_t>(orders * orders);
     for (const GridAxis& axis : grid_.axes) {
@@ -154,6 +161,7 @@ class BlockPlanner {
   }
 
   double ConsiderPacked(const Walk& walk, const std::vector<int32_t>& visit, int tile) {
+    if (stopped_) return std::numeric_limits<double>::infinity();
     std::vector<int32_t> hosts = PackHosts(classes_, in_tree_order_, tile);
     Placement placement(hosts.size());
     for (size_t i = 0; i < hosts.size(); ++i) {
@@ -167,7 +175,7 @@ class BlockPlanner {
     if (is_first || score.seconds < fastest_.score.seconds) fastest_ = {score, placement, walk};
     if (options_.progress && evaluated_ % 16 == 0) {
       double done = static_cast<double>(limit_ - std::max<int64_t>(left_, 0));
-      options_.progress("walking the grid", done / static_cast<double>(limit_));
+      Goes("walking the grid", done / static_cast<double>(limit_));
     }
     return score.value();
   }
@@ -180,6 +188,7 @@ class BlockPlanner {
   int64_t flows_ = 0;
   int64_t left_ = 0, limit_ = 1;  // evaluations
   int64_t evaluated_ = 0;
+  bool stopped_ = false;      // by `progress`
   Candidate best_, fastest_;  // by score, by time alone
 };
 
@@ -277,15 +286,19 @@ absl::StatusOr<PlannedOrder> PlanOrder(const CutTree& tree, const Job& job,
   size_t chosen = 0;
   if (choices.size() > 1) {
     // A walk each, with a share of the effort; then all of it for the best.
-    double least = 0;
+    double least = std::numeric_limits<double>::infinity();
     for (size_t i = 0; i < choices.size(); ++i) {
-      WEFT_ASSIGN_OR_RETURN(
-          CostModel model, CostModel::Create(tree, job, choices[i].blocks, hosts, options.balance));
+      absl::StatusOr<CostModel> created =
+          CostModel::Create(tree, job, choices[i].blocks, hosts, options.balance);
+      // Ranks of these blocks talk between NICs that nothing joins; those of others may not.
+      if (absl::IsFailedPrecondition(created.status())) continue;
+      WEFT_RETURN_IF_ERROR(created.status());
+      const CostModel& model = *created;
       BlockPlanner planner(model, choices[i].grid, options);
       Candidate walked = planner.BestWalk(options.effort / static_cast<int64_t>(choices.size()));
       // Scores leave out what no order changes; blocks do change it.
       double seconds = absl::ToDoubleSeconds(model.Evaluate(walked.placement).exposed);
-      if (i > 0 && seconds >= least * (1 - 1e-9)) continue;
+      if (seconds >= least * (1 - 1e-9)) continue;
       least = seconds;
       chosen = i;
     }

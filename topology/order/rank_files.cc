@@ -11,37 +11,20 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
+#include "base/text_lines.h"
 
 namespace weft::topology {
 namespace {
 
-absl::Status LineError(absl::string_view name, int line, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(name, ":", line, ": ", what));
-}
-
-// Calls row(line number, text) for every line that says something.
-template <typename Row>
-absl::Status ForEachLine(absl::string_view text, const Row& row) {
-  int number = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    ++number;
-    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
-    if (line.empty()) continue;
-    WEFT_RETURN_IF_ERROR(row(number, line));
-  }
-  return absl::OkStatus();
-}
-
 // Ranks may stand in any order, but each once and none missing.
 class TableBuilder {
  public:
-  explicit TableBuilder(absl::string_view name) : name_(name) {}
-  absl::Status Add(int line, int rank, const RankRow& row) {
-    if (rank < 0 || rank > (1 << 22)) {
-      return LineError(name_, line, absl::StrCat("rank ", rank, " is out of range"));
-    }
+  // `lines`: for errors.
+  explicit TableBuilder(const TextLines& lines) : lines_(lines) {}
+  absl::Status Add(int rank, const RankRow& row) {
+    if (rank < 0 || rank > (1 << 22)) return lines_.Error("rank ", rank, " is out of range");
     if (!rows_.try_emplace(rank, row).second) {
-      return LineError(name_, line, absl::StrCat("rank ", rank, " occurs twice"));
+      return lines_.Error("rank ", rank, " occurs twice");
     }
     return absl::OkStatus();
   }
@@ -50,16 +33,18 @@ class TableBuilder {
     for (auto& [rank, row] : rows_) {
       if (rank != static_cast<int>(table.size())) {
         return absl::InvalidArgumentError(
-            absl::StrCat(name_, ": rank ", table.size(), " is missing"));
+            absl::StrCat(lines_.file(), ": rank ", table.size(), " is missing"));
       }
       table.push_back(std::move(row));
     }
-    if (table.empty()) return absl::InvalidArgumentError(absl::StrCat(name_, ": has no ranks"));
+    if (table.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(lines_.file(), ": has no ranks"));
+    }
     return table;
   }
 
  private:
-  std::string name_;
+  const TextLines& lines_;
   std::map<int, RankRow> rows_;
 };
 
@@ -131,17 +116,17 @@ std::string RankFileText(const RankTable& table) {
 }
 
 absl::StatusOr<RankTable> ParseRankFile(absl::string_view text, absl::string_view name) {
-  TableBuilder table(name);
-  WEFT_RETURN_IF_ERROR(ForEachLine(text, [&](int number, absl::string_view line) {
-    std::vector<absl::string_view> words =
-        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+  TextLines lines(text, name);
+  TableBuilder table(lines);
+  std::vector<absl::string_view> words;
+  while (lines.NextWords(words)) {
     int rank = 0, gpu = 0;
     if (words.size() != 3 || !absl::SimpleAtoi(words[0], &rank) ||
         !absl::SimpleAtoi(words[2], &gpu)) {
-      return LineError(name, number, "expected 'rank host gpu', as '0 h12 0'");
+      return lines.Error("expected 'rank host gpu', as '0 h12 0'");
     }
-    return table.Add(number, rank, {std::string(words[1]), gpu});
-  }));
+    WEFT_RETURN_IF_ERROR(table.Add(rank, {std::string(words[1]), gpu}));
+  }
   return table.Finish();
 }
 
@@ -163,14 +148,13 @@ absl::StatusOr<std::string> SlurmHostfileText(const RankTable& table) {
 absl::StatusOr<RankTable> ParseSlurmHostfile(absl::string_view text, absl::string_view name) {
   RankTable table;
   absl::flat_hash_map<std::string, int> used;
-  WEFT_RETURN_IF_ERROR(ForEachLine(text, [&](int number, absl::string_view line) -> absl::Status {
-    if (line.find_first_of(" \t") != absl::string_view::npos) {
-      return LineError(name, number, "expected the name of one host");
-    }
-    std::string host(line);
+  TextLines lines(text, name);
+  std::vector<absl::string_view> words;
+  while (lines.NextWords(words)) {
+    if (words.size() != 1) return lines.Error("expected the name of one host");
+    std::string host(words[0]);
     table.push_back({host, used[host]++});
-    return absl::OkStatus();
-  }));
+  }
   if (table.empty()) return absl::InvalidArgumentError(absl::StrCat(name, ": has no ranks"));
   return table;
 }
@@ -188,22 +172,24 @@ std::string OpenMpiRankfileText(const RankTable& table, int cores_per_rank) {
 
 absl::StatusOr<RankTable> ParseOpenMpiRankfile(absl::string_view text, absl::string_view name,
                                                int cores_per_rank) {
-  TableBuilder table(name);
-  WEFT_RETURN_IF_ERROR(ForEachLine(text, [&](int number, absl::string_view line) {
+  TextLines lines(text, name);
+  TableBuilder table(lines);
+  absl::string_view line;
+  while (lines.Next(line)) {
+    if (line.empty()) continue;
     std::vector<absl::string_view> words =
         absl::StrSplit(line, absl::ByAnyChar(" \t="), absl::SkipEmpty());
     int rank = 0, core = 0;
     if (words.size() != 5 || words[0] != "rank" || words[3] != "slot" ||
         !absl::SimpleAtoi(words[1], &rank) ||
         !absl::SimpleAtoi(words[4].substr(0, words[4].find('-')), &core)) {
-      return LineError(name, number, "expected 'rank N=HOST slot=CORES', as 'rank 0=h12 slot=0-3'");
+      return lines.Error("expected 'rank N=HOST slot=CORES', as 'rank 0=h12 slot=0-3'");
     }
     if (core % cores_per_rank != 0) {
-      return LineError(name, number,
-                       absl::StrCat("slot ", core, " begins no share of ", cores_per_rank));
+      return lines.Error("slot ", core, " begins no share of ", cores_per_rank);
     }
-    return table.Add(number, rank, {std::string(words[2]), core / cores_per_rank});
-  }));
+    WEFT_RETURN_IF_ERROR(table.Add(rank, {std::string(words[2]), core / cores_per_rank}));
+  }
   return table.Finish();
 }
 
@@ -246,23 +232,24 @@ absl::StatusOr<std::string> TorchrunText(const RankTable& table) {
 absl::StatusOr<RankTable> ParseTorchrun(absl::string_view text, absl::string_view name) {
   std::map<int, std::string> hosts;
   int gpus = 0;
-  WEFT_RETURN_IF_ERROR(ForEachLine(text, [&](int number, absl::string_view line) {
+  TextLines lines(text, name);
+  absl::string_view line;
+  while (lines.Next(line)) {
     size_t at = line.find(") node_rank=");
     int node = 0;
     if (at != absl::string_view::npos &&
         absl::SimpleAtoi(absl::StripSuffix(line.substr(at + 12), ";;"), &node) &&
         !hosts.try_emplace(node, line.substr(0, at)).second) {
-      return LineError(name, number, absl::StrCat("node rank ", node, " occurs twice"));
+      return lines.Error("node rank ", node, " occurs twice");
     }
     size_t option = line.find("--nproc-per-node=");
     if (option != absl::string_view::npos) {
       absl::string_view value = line.substr(option + 17);
       if (!absl::SimpleAtoi(value.substr(0, value.find(' ')), &gpus) || gpus < 1 || gpus > 1024) {
-        return LineError(name, number, "--nproc-per-node is no number from 1 to 1024");
+        return lines.Error("--nproc-per-node is no number from 1 to 1024");
       }
     }
-    return absl::OkStatus();
-  }));
+  }
   RankTable table;
   for (const auto& [node, host] : hosts) {
     if (int64_t{node} * gpus != static_cast<int64_t>(table.size())) {

@@ -44,10 +44,11 @@ class LocalSearch {
     return class_of_[static_cast<size_t>(state_.placement()[static_cast<size_t>(position)])];
   }
   bool IsOver() {
-    if (state_.updates() >= limits_.updates) return true;
+    if (stopped_ || state_.updates() >= limits_.updates) return true;
     if (!limits_.progress || ++asked_ % 64 != 0) return false;
     double share = static_cast<double>(state_.updates()) / static_cast<double>(limits_.updates);
-    return !limits_.progress(share);
+    stopped_ = !limits_.progress(share);
+    return stopped_;
   }
   bool Try(int32_t a, int32_t b) {
     if (a == b || (a >= slots_ && b >= slots_) || ClassAt(a) == ClassAt(b)) return false;
@@ -145,6 +146,7 @@ class LocalSearch {
   const SearchLimits& limits_;
   double score_;
   int64_t asked_ = 0;
+  bool stopped_ = false;  // by `limits_.progress`
 };
 
 }  // namespace
@@ -155,10 +157,9 @@ int64_t CountArrangements(const std::vector<int32_t>& class_of, int64_t most) {
   int64_t n = 0;
   for (int32_t one : class_of) {
     count = count * static_cast<double>(++n) / static_cast<double>(++seen[one]);
-    if (count > 1e15) return most + 1;
+    if (count > static_cast<double>(most)) return most + 1;  // it never falls
   }
-  // The product is not monotone on the way, so it is compared at the end only.
-  return count > static_cast<double>(most) ? most + 1 : std::llround(count);
+  return std::llround(count);
 }
 
 Placement SearchAll(const CostModel& model, const std::vector<int32_t>& class_of) {

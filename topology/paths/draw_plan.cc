@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/xml_text.h"
 #include "topology/paths/plan_text.h"
 
 namespace weft::topology {
@@ -15,14 +16,6 @@ namespace {
 constexpr size_t kNodesMost = 64;
 constexpr int kCell = 26, kLeft = 90, kTop = 90, kGap = 80;
 constexpr std::array kColours = {"#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#16a085"};
-
-std::string Escape(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    c == '<' ? out += "&lt;" : c == '&' ? out += "&amp;" : out += c;
-  }
-  return out;
-}
 
 // White to red, dark where a link is twice as busy as the fullest one after planning.
 std::string Heat(double share) {
@@ -78,7 +71,7 @@ class Drawing {
 
   void Text(int x, int y, const std::string& text, int size, const char* more = "") {
     absl::StrAppendFormat(&out_, "<text x=\"%d\" y=\"%d\" font-size=\"%d\" %s>%s</text>\n", x, y,
-                          size, more, Escape(text));
+                          size, more, XmlText(text));
   }
 
   double Busy(NodeId from, NodeId to, const std::vector<double>& seconds) const {

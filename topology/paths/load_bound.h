@@ -18,7 +18,7 @@ namespace weft::topology {
 struct LoadBound {
   double seconds = 0;  // for subflows as they are
   double fluid = 0;
-  std::string reason;  // of `seconds`: "8 subflows of 1 MiB out of leaf2 over 4 links"
+  std::string reason;  // of `seconds`: "8 subflows, 8 MiB in all, out of leaf2 over 4 links"
   // Links between switches on the borders of such sets: those that choices can load, in order.
   std::vector<LinkId> links;
 };

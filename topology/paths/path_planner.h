@@ -84,7 +84,7 @@ struct PhaseReport {
   // with flows that could be split at will.
   double bound = 0;
   double bound_fluid = 0;
-  std::string bound_reason;  // "8 flows of 1.00 MiB from leaf2 over 4 uplinks"
+  std::string bound_reason;  // "8 subflows, 8 MiB in all, out of leaf2 over 4 links"
 };
 
 struct PathPlan {

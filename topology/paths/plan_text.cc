@@ -11,17 +11,19 @@ namespace {
 
 constexpr size_t kPathsMost = 256;  // looked at of one pair of switches
 
-// Shortest paths from `source` to `target`, the first `kPathsMost` in order of links.
-void EachPath(const Routes& routes, Endpoint target, absl::Span<const LinkId> next,
+// Shortest paths that go on over `next` to `target`, until `out` has `most`: as many over each link
+// as over the others, as far as there are so many, in order of links.
+void EachPath(const Routes& routes, Endpoint target, absl::Span<const LinkId> next, size_t most,
               std::vector<LinkId>& path, std::vector<std::vector<LinkId>>& out) {
-  for (LinkId link : next) {
-    if (out.size() >= kPathsMost) return;
-    path.push_back(link);
-    const NodeId there = routes.fabric().link(link).target;
+  for (size_t i = 0; i < next.size() && out.size() < most; ++i) {
+    const size_t links = next.size() - i;
+    const size_t share = (most - out.size() + links - 1) / links;
+    path.push_back(next[i]);
+    const NodeId there = routes.fabric().link(next[i]).target;
     if (there == target.host) {
       out.push_back(path);
     } else {
-      EachPath(routes, target, routes.Next(there, target), path, out);
+      EachPath(routes, target, routes.Next(there, target), out.size() + share, path, out);
     }
     path.pop_back();
   }
@@ -42,10 +44,16 @@ class Maker {
       ConnectionPlanHost host;
       host.name = fabric_.node(id).name;
       for (int nic = 0; nic < fabric_.nics(id); ++nic) {
-        const NodeId leaf = fabric_.link(fabric_.Ports({id, nic})[0]).target;
+        const absl::Span<const LinkId> ports = fabric_.Ports({id, nic});
+        const auto up = std::find_if(ports.begin(), ports.end(),
+                                     [&](LinkId port) { return fabric_.link(port).up; });
+        const NodeId leaf = fabric_.link(up == ports.end() ? ports[0] : *up).target;
         host.addresses.push_back(hashes_.address({id, nic}));
         host.leaves.push_back(fabric_.node(leaf).name);
-        examples_.try_emplace(leaf, Endpoint{id, nic});
+        std::vector<Endpoint>& examples = examples_[leaf];
+        if (examples.empty() || (examples.size() == 1 && examples[0].host != id)) {
+          examples.push_back({id, nic});
+        }
       }
       text_.hosts.push_back(std::move(host));
     }
@@ -67,18 +75,16 @@ class Maker {
 
   void AddSpares(const PlanTextOptions& options) {
     if (examples_.size() * examples_.size() > options.spare_pairs_max) return;
-    for (const auto& [source, from] : examples_) {
-      for (const auto& [target, to] : examples_) {
-        if (source == target || from.host == to.host) continue;
-        std::vector<std::vector<LinkId>> paths;
-        std::vector<LinkId> path;
-        EachPath(routes_, to, routes_.First(from, to), path, paths);
-        std::vector<PathWay> ways;
-        for (const auto& one : paths) ways.push_back(WayOf(from, to, one));
-        std::stable_sort(ways.begin(), ways.end(),
-                         [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
-        if (ways.size() > options.spares) ways.resize(options.spares);
-        text_.spares[{fabric_.node(source).name, fabric_.node(target).name}] = std::move(ways);
+    for (const auto& [source, sources] : examples_) {
+      for (const auto& [target, targets] : examples_) {
+        if (source == target) continue;
+        // Of different hosts, if there are any: those of two rails are the same two hosts'.
+        Endpoint from = sources.front(), to = targets.front();
+        if (from.host == to.host) to = targets.back();
+        if (from.host == to.host) from = sources.back();
+        if (from.host == to.host) continue;
+        text_.spares[{fabric_.node(source).name, fabric_.node(target).name}] =
+            Spares(from, to, options.spares);
       }
     }
   }
@@ -109,12 +115,41 @@ class Maker {
   }
 
  private:
+  // The least loaded ways over each of the first switch's links in turn, until there are `most`:
+  // what is behind one of these may fail for all ways over it. The least loaded first.
+  std::vector<PathWay> Spares(Endpoint from, Endpoint to, size_t most) {
+    std::vector<std::vector<LinkId>> paths;
+    std::vector<LinkId> path;
+    EachPath(routes_, to, routes_.First(from, to), kPathsMost, path, paths);
+    struct Spare {
+      PathWay way;
+      LinkId first;
+      size_t turn = 0;
+    };
+    std::vector<Spare> spares;
+    for (const auto& one : paths) spares.push_back({WayOf(from, to, one), one[1]});
+    const auto sort_by = [&](auto key) {
+      std::stable_sort(spares.begin(), spares.end(),
+                       [&](const Spare& a, const Spare& b) { return key(a) < key(b); });
+    };
+    const auto seconds = [](const Spare& spare) { return spare.way.seconds; };
+    sort_by(seconds);
+    std::map<LinkId, size_t> turns;
+    for (Spare& spare : spares) spare.turn = turns[spare.first]++;
+    sort_by([](const Spare& spare) { return spare.turn; });
+    if (spares.size() > most) spares.resize(most);
+    sort_by(seconds);
+    std::vector<PathWay> ways;
+    for (Spare& spare : spares) ways.push_back(std::move(spare.way));
+    return ways;
+  }
+
   const Routes& routes_;
   const Fabric& fabric_;
   const FabricHashes& hashes_;
   const std::vector<double> seconds_;
   ConnectionPlanText text_;
-  std::map<NodeId, Endpoint> examples_;  // by first switch
+  std::map<NodeId, std::vector<Endpoint>> examples_;  // by first switch: of two hosts, if so many
 };
 
 // Switches on the ways of flows that are neither the first nor the last.

@@ -19,7 +19,8 @@ struct PlanTextOptions {
   std::vector<NodeId> hosts;  // of the job: those that the plan names
   std::string fingerprint;
   int ranks = 0;                    // of the job
-  size_t spares = 8;                // ways kept for each pair of first switches, at most
+  size_t spares = 8;                // ways kept for each pair of first switches, at most; over as
+                                    // many links of the first as there are
   size_t spare_pairs_max = 16'384;  // of switches; where there are more, there are no spare ways
   std::map<std::string, std::string> routers;  // switches, by what probes call them
 };

@@ -60,15 +60,8 @@ ConnectionPlan::ConnectionPlan(ConnectionPlanText text, std::string origin)
       places_[text_.hosts[i].addresses[nic]] = {i, static_cast<int>(nic)};
     }
   }
-  const auto learn = [this](const PathWay& way) {
-    for (const PathChoice& one : way.choices) {
-      if (!one.to.empty()) members_[{one.at, one.count, one.to}] = one.index;
-    }
-  };
-  for (const auto& [_, ways] : text_.spares) std::for_each(ways.begin(), ways.end(), learn);
   for (auto& [_, ways] : text_.detours) {
     for (auto& [flow, way] : ways) {
-      learn(way);
       way.flow = flow;
       way.is_planned = true;
     }
@@ -77,7 +70,6 @@ ConnectionPlan::ConnectionPlan(ConnectionPlanText text, std::string origin)
     text_.flows[i].way.flow = static_cast<int>(i);
     text_.flows[i].way.is_planned = true;
     const ConnectionPlanFlow& flow = text_.flows[i];
-    learn(flow.way);
     const auto address = [&](const std::string& host, int nic) {
       return text_.hosts[numbers_[host]].addresses[static_cast<size_t>(nic)];
     };
@@ -87,6 +79,40 @@ ConnectionPlan::ConnectionPlan(ConnectionPlanText text, std::string origin)
     of_addresses_[{address(flow.source, flow.source_nic), address(flow.target, flow.target_nic)}]
         .push_back(i);
     usual_seconds_ += flow.way.seconds / static_cast<double>(text_.flows.size());
+  }
+  LearnMembers();
+}
+
+void ConnectionPlan::LearnMembers() {
+  std::map<std::pair<LeafPair, uint32_t>, Members> known;
+  const auto learn = [&](const LeafPair& leaves, const PathWay& way) {
+    for (const PathChoice& one : way.choices) {
+      if (one.at != leaves.first || one.to.empty()) continue;
+      known[{leaves, one.count}][one.index] = one.to;
+    }
+  };
+  for (const auto& [leaves, ways] : text_.spares) {
+    for (const PathWay& way : ways) learn(leaves, way);
+  }
+  for (const ConnectionPlanFlow& flow : text_.flows) learn(LeavesOf(flow), flow.way);
+  for (const auto& [_, ways] : text_.detours) {
+    for (const auto& [flow, way] : ways) {
+      learn(LeavesOf(text_.flows[static_cast<size_t>(flow)]), way);
+    }
+  }
+  // Each pair of leaves knows but some: sets that do not contradict each other are the same.
+  for (const auto& [key, members] : known) {
+    const auto agrees = [&own = members](const Members& set) {
+      return std::all_of(own.begin(), own.end(), [&](const auto& one) {
+        const auto other = set.find(one.first);
+        return other == set.end() || other->second == one.second;
+      });
+    };
+    std::vector<Members>& sets = sets_[{key.first.first, key.second}];
+    auto set = std::find_if(sets.begin(), sets.end(), agrees);
+    if (set == sets.end()) set = sets.emplace(set);
+    set->insert(members.begin(), members.end());
+    set_of_[key] = static_cast<size_t>(set - sets.begin());
   }
 }
 
@@ -295,7 +321,7 @@ absl::StatusOr<std::vector<PathWay>> ConnectionPlan::Spares(const PathEnds& ends
   const auto first_lost = std::stable_partition(
       out.begin(), out.end(), [&](const PathWay& way) { return !Passes(way, lost); });
   if (first_lost != out.begin()) out.erase(first_lost, out.end());
-  for (PathWay& way : out) way = Without(way, leaves.first, lost);
+  for (PathWay& way : out) way = Without(way, leaves, lost);
   std::stable_sort(out.begin(), out.end(), [&](const PathWay& a, const PathWay& b) {
     return std::pair(HasFailed(leaves, a), a.seconds) < std::pair(HasFailed(leaves, b), b.seconds);
   });
@@ -389,13 +415,16 @@ PathWay ConnectionPlan::Planned(const PathWay& way) const {
   return way.flow < 0 ? way : text_.flows[static_cast<size_t>(way.flow)].way;
 }
 
-const std::string& ConnectionPlan::LeafOf(const ConnectionPlanFlow& flow) const {
-  return text_.hosts[numbers_.at(flow.source)].leaves[static_cast<size_t>(flow.source_nic)];
+ConnectionPlan::LeafPair ConnectionPlan::LeavesOf(const ConnectionPlanFlow& flow) const {
+  const auto leaf = [&](const std::string& host, int nic) {
+    return text_.hosts[numbers_.at(host)].leaves[static_cast<size_t>(nic)];
+  };
+  return {leaf(flow.source, flow.source_nic), leaf(flow.target, flow.target_nic)};
 }
 
 bool ConnectionPlan::IsRerouted(const PathWay& way) const {
   if (way.flow < 0) return false;
-  const std::string& leaf = LeafOf(text_.flows[static_cast<size_t>(way.flow)]);
+  const std::string leaf = LeavesOf(text_.flows[static_cast<size_t>(way.flow)]).first;
   std::lock_guard lock(mutex_);
   const std::vector<std::string> lost = reports_.LostFrom(leaf);
   return std::any_of(lost.begin(), lost.end(),
@@ -409,9 +438,8 @@ PathWay ConnectionPlan::Now(const PathWay& way) const {
 }
 
 PathWay ConnectionPlan::NowLocked(const PathWay& planned) const {
-  const ConnectionPlanFlow& flow = text_.flows[static_cast<size_t>(planned.flow)];
-  const std::string& leaf = LeafOf(flow);
-  const std::vector<std::string> lost = reports_.LostFrom(leaf);
+  const LeafPair leaves = LeavesOf(text_.flows[static_cast<size_t>(planned.flow)]);
+  const std::vector<std::string> lost = reports_.LostFrom(leaves.first);
   if (lost.empty()) return planned;
   PathWay way = planned;
   const auto detours = text_.detours.find(lost[0]);
@@ -422,9 +450,7 @@ PathWay ConnectionPlan::NowLocked(const PathWay& planned) const {
   const auto passes_lost = [&](const PathWay& one) { return Passes(one, lost); };
   if (passes_lost(way)) {
     // More than one is lost, which nothing was planned for: flows are dealt out by number.
-    const ConnectionPlanHost& target = text_.hosts[numbers_.at(flow.target)];
-    const auto spares =
-        text_.spares.find({leaf, target.leaves[static_cast<size_t>(flow.target_nic)]});
+    const auto spares = text_.spares.find(leaves);
     std::vector<const PathWay*> left;
     if (spares != text_.spares.end()) {
       for (const PathWay& spare : spares->second) {
@@ -436,22 +462,25 @@ PathWay ConnectionPlan::NowLocked(const PathWay& planned) const {
     way.flow = planned.flow;
     way.is_planned = true;
   }
-  return Without(way, leaf, lost);
+  return Without(way, leaves, lost);
 }
 
-// The way as `leaf` numbers its next hops without those of `lost` that it has left.
-PathWay ConnectionPlan::Without(const PathWay& way, const std::string& leaf,
+// The way between `leaves` as the first numbers its next hops without those of `lost` that it has
+// left.
+PathWay ConnectionPlan::Without(const PathWay& way, const LeafPair& leaves,
                                 absl::Span<const std::string> lost) const {
   PathWay out = way;
   for (PathChoice& choice : out.choices) {
     const auto hash = text_.hashes.find(choice.at);
-    if (choice.at != leaf || hash == text_.hashes.end()) continue;
+    if (choice.at != leaves.first || hash == text_.hashes.end()) continue;
     // Flows of the members that are left stay where they are.
     if (hash->second.options().select == HashSelect::kResilient) continue;
+    const auto set = set_of_.find({leaves, choice.count});
+    if (set == set_of_.end()) continue;
     std::set<uint32_t> gone;  // as the plan, which knows all members, numbers them
-    for (const std::string& over : lost) {
-      const auto member = members_.find({choice.at, choice.count, over});
-      if (member != members_.end() && reports_.HasLeft(over, leaf)) gone.insert(member->second);
+    for (const auto& [index, to] : sets_.at({choice.at, choice.count})[set->second]) {
+      const bool is_lost = std::find(lost.begin(), lost.end(), to) != lost.end();
+      if (is_lost && reports_.HasLeft(to, choice.at)) gone.insert(index);
     }
     if (gone.size() >= choice.count) continue;
     choice.index -=

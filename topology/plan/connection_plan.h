@@ -217,9 +217,10 @@ class ConnectionPlan {
   bool HasFailed(const LeafPair& leaves, const PathWay& way) const;
   PathWay* LeastLoaded(const LeafPair& leaves, absl::Span<const PathWay> left, bool is_planned);
   std::string HostNames() const;
-  const std::string& LeafOf(const ConnectionPlanFlow& flow) const;
+  LeafPair LeavesOf(const ConnectionPlanFlow& flow) const;
+  void LearnMembers();
   PathWay NowLocked(const PathWay& planned) const;
-  PathWay Without(const PathWay& way, const std::string& leaf,
+  PathWay Without(const PathWay& way, const LeafPair& leaves,
                   absl::Span<const std::string> lost) const;
   void Reported(bool is_new);
 
@@ -231,8 +232,12 @@ class ConnectionPlan {
   std::map<int, std::string> host_of_rank_;                      // of ranks with flows
   std::map<std::pair<IpAddress, IpAddress>, std::vector<size_t>> of_addresses_;  // flows
   double usual_seconds_ = 0;  // of one flow: what a spare way gains when it is handed out
-  // [{switch, number of its next hops, one of them}]: which member it is.
-  std::map<std::tuple<std::string, uint32_t, std::string>, uint32_t> members_;
+  // What is known of the next hops of first switches: by switch and number of next hops their sets,
+  // and by leaves and that number which of these it is. Most have one; another where some leaves
+  // are not reached over all switches.
+  using Members = std::map<uint32_t, std::string>;  // by index
+  std::map<std::pair<std::string, uint32_t>, std::vector<Members>> sets_;
+  std::map<std::pair<LeafPair, uint32_t>, size_t> set_of_;
   mutable std::mutex mutex_;  // of all below, and of the spares' seconds
   std::map<std::pair<IpAddress, IpAddress>, size_t> next_;  // flow of the next connection
   std::map<LeafPair, std::vector<Failure>> failures_;       // the oldest first

@@ -7,9 +7,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "base/text_lines.h"
 #include "topology/ecmp/hash_text.h"
 #include "topology/plan/connection_plan.h"
 
@@ -208,17 +208,11 @@ void AppendWay(std::string& text, const PathWay& way) {
 absl::StatusOr<ConnectionPlanText> ParseConnectionPlan(absl::string_view text,
                                                        absl::string_view origin) {
   Reader reader;
-  int number = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    ++number;
-    line = line.substr(0, line.find('#'));
-    std::vector<absl::string_view> words =
-        absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
-    if (words.empty()) continue;
+  TextLines lines(text, origin);
+  std::vector<absl::string_view> words;
+  while (lines.NextWords(words)) {
     absl::Status taken = reader.Take(words);
-    if (!taken.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(origin, ":", number, ": ", taken.message()));
-    }
+    if (!taken.ok()) return lines.Error(taken.message());
   }
   absl::StatusOr<ConnectionPlanText> plan = std::move(reader).Finish();
   if (!plan.ok()) return Annotate(plan.status(), origin);

@@ -153,6 +153,23 @@ TEST(CostModel, NamesWhatIsWrongWithAnAllocation) {
   EXPECT_THAT(world.Model().status().ToString(), HasSubstr("no path joins NIC 0 of h0 and of h7"));
 }
 
+// Rank 1 sends to rank 2: NIC 1 of a host to NIC 0 of the next, which no switch joins.
+TEST(CostModel, NamesNicsThatTrafficCannotGoBetween) {
+  ClosSpec spec = LeafSpine(2, 4, 2);
+  spec.nics = 2;
+  spec.rail_leaves = true;
+  spec.planes = Planes::kByRail;
+  Job job = DataJob(8, Bytes(1000));
+  job.mesh = *ParseMesh("dp8,pp2");
+  World(spec, job).Model().value();  // the rails of a group are the same everywhere
+  job.mesh = *ParseMesh("pp16");
+  job.traffic[0].name = "activations";
+  job.traffic[0].axes = {Axis::kPipeline};
+  job.traffic[0].collective = CollectiveKind::kSendReceive;
+  EXPECT_THAT(World(spec, job).Model().status().ToString(),
+              HasSubstr("activations goes from NIC 1 of a host to NIC 0 of another, and no path"));
+}
+
 // The whole model again, as simply as it can be said: every flow over every cut, in maps.
 double NaiveSeconds(const World& world, const CostModel& model, const Placement& placement) {
   double step = 0;

@@ -217,7 +217,7 @@ std::vector<HashObservation> SeenOfParities(int count, int wrong_every) {
 
 TEST(FitLinear, PredictsFreshFlowsOfAnUnpublishedHash) {
   for (int wrong_every : {0, 100}) {
-    const auto fitted = FitLinear(4, SeenOfParities(400, wrong_every));
+    const auto fitted = FitLinear(4, SeenOfParities(400, wrong_every), 0.02);
     ASSERT_TRUE(fitted.has_value()) << wrong_every;
     EXPECT_LT(fitted->chance_log10, -100);
     const SwitchHash hash = *ParseHash(HashText(fitted->hash.options()));
@@ -241,9 +241,9 @@ TEST(FitLinear, FindsNothingWhereAHashIsNotLinear) {
     for (HashObservation& one : seen) {
       one.member = static_cast<uint32_t>(ParseHash(text)->Select(one.tuple, 4));
     }
-    EXPECT_FALSE(FitLinear(4, seen).has_value()) << text;
+    EXPECT_FALSE(FitLinear(4, seen, 0.02).has_value()) << text;
   }
-  EXPECT_FALSE(FitLinear(4, SeenOfParities(16, 0)).has_value());  // too few
+  EXPECT_FALSE(FitLinear(4, SeenOfParities(16, 0), 0.02).has_value());  // too few
 }
 
 TEST(LinuxSeedSearch, FindsSeedsOfEitherFamilyAmongAll) {

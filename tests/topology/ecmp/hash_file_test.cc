@@ -14,6 +14,7 @@ using ::testing::HasSubstr;
 
 TEST(HashText, IsReadBackAsWritten) {
   for (const char* text : {"linux:seed=1000", "linux:seed=7,policy=1,fields=0x37", "crc16:seed=3",
+                           "linux:seed=7,policy=1,select=resilient,buckets=128",
                            "crc32c:seed=9,offset=5,select=threshold",
                            "xor16:seed=0,select=resilient,buckets=64,fields=0x13"}) {
     const SwitchHashOptions options = ParseHash(text)->options();
@@ -23,6 +24,10 @@ TEST(HashText, IsReadBackAsWritten) {
     EXPECT_EQ(again.seed, options.seed);
     EXPECT_EQ(again.offset, options.offset);
     EXPECT_EQ(again.select, options.select);
+    EXPECT_EQ(again.linux_policy, options.linux_policy);
+    if (options.select == HashSelect::kResilient) {
+      EXPECT_EQ(again.buckets, options.buckets);
+    }
   }
   EXPECT_EQ(ParseHash("linux:seed=1")->options().select, HashSelect::kThreshold);
 }
@@ -57,6 +62,8 @@ TEST(HashText, NamesWhatIsWrong) {
   EXPECT_THAT(message("table:members=4,10.1.0.1>10.1.1.1>4791>17=49200.4"),
               HasSubstr("\"49200.4\" is wrong; right is PORT.MEMBER, with a member below 4"));
   EXPECT_THAT(message("table:members=4,10.1.0.1>4791=49200.1"), HasSubstr("right is 10.1.0.1>10."));
+  EXPECT_THAT(message("table:members=4,10.1.0.1>10.1.1.1>4791>273=49200.1"),
+              HasSubstr("numbers of ports and of the protocol"));
   EXPECT_THAT(message("linear:bits=2,origin=10.1.0.1>10.1.1.1>1>2>17,00=1"),
               HasSubstr("12 hexadecimal bytes"));
   // What bounds rows, and what they are of, stands before them and once.
@@ -109,6 +116,9 @@ TEST(HashFile, RefusesAnotherFabricByName) {
               HasSubstr("file is of another fabric: "));
   EXPECT_THAT(message("leaf-spine:leaves=2,hosts_per_leaf=2,spines=2", ""),
               HasSubstr("file has no address of NIC 0 of h2"));
+  EXPECT_THAT(message("leaf-spine:leaves=2,hosts_per_leaf=2,spines=2",
+                      "address h2 0 10.1.0.1\naddress h3 0 10.1.0.2\n"),
+              HasSubstr("file gives NIC 0 of h0 and NIC 0 of h2 one address, 10.1.0.1"));
   EXPECT_THAT(std::string(ParseHashFile("hash leaf0 crc32:seed=1\n", "file").status().message()),
               HasSubstr("file:1: a file of hashes begins with \"weft-hashes 1\""));
 }

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "topology/fabric/faults.h"
 #include "topology/fabric/file.h"
 #include "topology/fabric/load.h"
@@ -164,6 +166,11 @@ TEST(Slurm, ContinuesLinesAndSeveralRootsStaySeparate) {
   EXPECT_EQ(Routes(fabric).Hops({NodeId(0), 0}, {NodeId(2), 0}), -1);
 }
 
+TEST(Slurm, ContinuesAListBehindACommaAndTheLastLine) {
+  Fabric fabric = Parse("SwitchName=a Nodes=n0,\\\n  n1\nSwitchName=b Nodes=n2 \\");
+  EXPECT_THAT(Names(fabric, fabric.hosts()), ElementsAre("n0", "n1", "n2"));
+}
+
 TEST(Slurm, NamesTheLineAndTheReason) {
   const std::string head = "SwitchName=a Nodes=n[0-3]\n";
   auto expect = [&](const std::string& more, const std::string& where, const std::string& reason) {
@@ -281,13 +288,19 @@ TEST(Lldp, LeavesOutWhatIsToBeIgnoredAndTakesForHostsWhatItIsTold) {
 TEST(Lldp, ReadsOneObjectOfMachinesAndJson0) {
   Fabric fabric = Parse("{\"n0\": " + Output({Neighbor("eth0", "leaf", "1", true)}) + "}");
   EXPECT_THAT(NeighborsOf(fabric, "leaf"), ElementsAre("n0"));
-  fabric = Parse(R"({"n0": {"lldp": [{"interface": [{"name": "eth0", "via": "LLDP",
+  const std::string json0 = R"({"n0": {"lldp": [{"interface": [{"name": "eth0", "via": "LLDP",
     "chassis": [{"id": [{"type": "mac", "value": "aa"}], "name": [{"value": "leaf"}],
                  "capability": [{"type": "Bridge", "enabled": true}]}],
     "port": [{"id": [{"type": "ifname", "value": "swp1"}],
-              "auto-negotiation": [{"current": [{"value": "1000BaseTFD"}]}]}]}]}]}})");
+              "auto-negotiation": [{"current": [{"value": "1000BaseTFD"}]}]}]}]}]}})";
+  fabric = Parse(json0);
   EXPECT_THAT(NeighborsOf(fabric, "leaf"), ElementsAre("n0"));
   EXPECT_EQ(GigabitsOf(fabric, "n0"), 1);
+  for (const auto& [text, gigabits] : {std::pair("10GigBaseSR - R fiber over 850 nm optics", 10),
+                                       std::pair("100GbaseCR4 - over copper", 100)}) {
+    EXPECT_EQ(GigabitsOf(Parse(absl::StrReplaceAll(json0, {{"1000BaseTFD", text}})), "n0"),
+              gigabits);
+  }
 }
 
 TEST(Lldp, NamesTheLineAndTheReason) {
@@ -364,6 +377,13 @@ TEST(Ibnetdiscover, NodesThatWereNeverNamedAreNamedByGuid) {
     text.replace(at, 13, "\"MT4123 ConnectX6   Mellanox Technologies\"");
   }
   EXPECT_THAT(Names(Parse(text), Parse(text).hosts()), ElementsAre("H-0c42a10300aa0003", "gpu1"));
+  // Hosts that all have the name of a fresh installation.
+  text = kSubnet;
+  for (size_t at = 0; (at = text.find("\"gpu", at)) != std::string::npos;) {
+    text.replace(at, 13, "\"localhost mlx5_0\"");
+  }
+  EXPECT_THAT(Names(Parse(text), Parse(text).hosts()),
+              ElementsAre("H-0c42a10300aa0001", "H-0c42a10300aa0002", "H-0c42a10300aa0003"));
 }
 
 TEST(Ibnetdiscover, NamesTheLineAndTheReason) {

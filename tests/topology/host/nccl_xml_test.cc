@@ -169,6 +169,20 @@ TEST(NcclMachine, ByClassAloneAFileNamesItsGpusAndNics) {
   EXPECT_EQ(Distances(machine).Between(machine.gpus()[0], machine.nics()[0]).type, PathType::kPix);
 }
 
+// As Microsoft's file for NDv4 machines has it.
+TEST(NcclMachine, CpusThatSeveralNodesHaveCountOnce) {
+  std::string text = "<system version=\"1\">";
+  for (int node = 0; node < 4; ++node) {
+    absl::StrAppend(&text, "<cpu numaid=\"", node,
+                    "\" affinity=\"0000ffff,0000ffff\"><pci busid=\"0", node, ":00.0\"><gpu dev=\"",
+                    node, "\"/></pci></cpu>");
+  }
+  Machine machine = *MachineFromNccl(Parsed(text + "</system>"));
+  EXPECT_EQ(weft::ToString(machine.host()->cpus()), "0-15,32-47");
+  EXPECT_THAT(machine.host()->cpus(), SizeIs(32));
+  EXPECT_EQ(weft::ToString(machine.numa_nodes()[3].cpus), "0-15,32-47");
+}
+
 TEST(NcclMachine, WithoutALocalityThereIsNoNumaNode) {
   Machine machine = *MachineFromNccl(
       Parsed("<system version=\"1\"><cpu numaid=\"-1\"><pci busid=\"01:00.0\"><gpu dev=\"0\"/>"

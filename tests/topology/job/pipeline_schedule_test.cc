@@ -184,6 +184,9 @@ TEST(PipelineScheduleTest, ShapesThatCannotBeAreRefusedWithTheNumber) {
               HasSubstr("3 chunks a stage; 2 is right"));
   EXPECT_THAT(std::string(MakePipelineSchedule({Kind::k1F1B, 4, 2, 8}).status().message()),
               HasSubstr("2 chunks a stage; 1 is right"));
+  // Lists of a hundred gigabytes.
+  EXPECT_THAT(std::string(MakePipelineSchedule({Kind::k1F1B, 4096, 1, 1 << 20}).status().message()),
+              HasSubstr("4096 stages with 1048576 micro-batches; their product"));
   EXPECT_THAT(std::string(ParsePipelineSchedule("2f2b").status().message()),
               HasSubstr("gpipe|1f1b|interleaved|zb-h1|zb-v"));
 }

@@ -180,7 +180,7 @@ absl::Status Read(Kind kind, const std::string& text) {
       return workload.status();
     }
     case kWorkload: {
-      auto workload = MakeWorkload(text, SmallFabric(), 1);
+      auto workload = MakeWorkload(text, SmallFabric(), 1, {});
       if (workload.ok()) {
         EXPECT_TRUE(Validate(*workload, SmallFabric()).ok());
       }

@@ -119,6 +119,31 @@ TEST(OrderPlanner, IsWithinFivePercentOfEveryOrderOfFewHosts) {
   }
 }
 
+TEST(OrderPlanner, StopsWithTheBestSoFar) {
+  Fabric fabric = *BuildClos(*MegaScaleClos(384));
+  CutTree tree(fabric);
+  std::vector<NodeId> hosts(fabric.hosts().begin(), fabric.hosts().begin() + 256);
+  Job job;
+  job.mesh = *ParseMesh("tp8,dp64,pp4");
+  Traffic traffic;
+  traffic.axes = {Axis::kData};
+  traffic.bytes = Bytes(1'000'000'000);
+  job.traffic.push_back(traffic);
+  traffic.axes = {Axis::kPipeline};
+  traffic.collective = CollectiveKind::kSendReceive;
+  job.traffic.push_back(traffic);
+  int asked = 0;
+  OrderOptions options;
+  options.progress = [&](const std::string&, double) {
+    ++asked;
+    return false;
+  };
+  absl::StatusOr<PlannedOrder> planned = PlanOrder(tree, job, hosts, options);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  EXPECT_EQ(asked, 1);
+  EXPECT_LE(planned->evaluated, 16);
+}
+
 // Where all arrangements are too many for the planner itself, its local search is on its own: held
 // against the search over all, which brute force vouches for above.
 TEST(OrderPlanner, LocalSearchIsWithinFivePercentOfTheBestOfTenHosts) {

@@ -288,6 +288,53 @@ spare leaf0 leaf2 0.1 leaf0:2/3>spine2
   EXPECT_EQ(plan.Now(plan.text().flows[0].way).ToString(), "leaf0:0/1");
 }
 
+TEST(ConnectionPlan, ANextHopThatIsLeftTakesAllItsCablesWithIt) {
+  ConnectionPlan plan(*ParseConnectionPlan(R"(weft-paths 1
+ranks 2
+host h0 10.1.0.1 leaf0
+host h1 10.1.1.1 leaf1
+hash leaf0 linux:seed=1000
+flow 0 1 h0:0 h1:0 0.5 leaf0:2/4>spine1
+spare leaf0 leaf1 0.1 leaf0:0/4>spine0
+spare leaf0 leaf1 0.2 leaf0:1/4>spine0
+spare leaf0 leaf1 0.3 leaf0:2/4>spine1
+spare leaf0 leaf1 0.4 leaf0:3/4>spine1
+)",
+                                           "plan"),
+                      "plan");
+  plan.Leaves("leaf0", "spine0", true);
+  EXPECT_EQ(plan.Now(plan.text().flows[0].way).ToString(), "leaf0:0/2");
+  EXPECT_EQ(Names(*plan.Spares({kH0, *IpAddress::Parse("10.1.1.1")})),
+            (std::vector<std::string>{"leaf0:0/2", "leaf0:1/2"}));
+}
+
+// leaf1 is reached over spines 0 to 2, leaf2 over spines 1 to 3.
+TEST(ConnectionPlan, NextHopsAreThoseTowardsTheTarget) {
+  ConnectionPlan plan(*ParseConnectionPlan(R"(weft-paths 1
+ranks 3
+host h0 10.1.0.1 leaf0
+host h1 10.1.1.1 leaf1
+host h2 10.1.2.1 leaf2
+hash leaf0 linux:seed=1000
+flow 0 1 h0:0 h1:0 0.5 leaf0:2/3>spine2
+flow 0 2 h0:0 h2:0 0.5 leaf0:2/3>spine3
+spare leaf0 leaf1 0.1 leaf0:0/3>spine0
+spare leaf0 leaf1 0.2 leaf0:1/3>spine1
+spare leaf0 leaf2 0.1 leaf0:0/3>spine1
+spare leaf0 leaf2 0.2 leaf0:1/3>spine2
+)",
+                                           "plan"),
+                      "plan");
+  const std::vector<ConnectionPlanFlow>& flows = plan.text().flows;
+  plan.Leaves("leaf0", "spine0", true);
+  EXPECT_EQ(plan.Now(flows[0].way).ToString(), "leaf0:1/2");
+  EXPECT_EQ(plan.Now(flows[1].way).ToString(), "leaf0:2/3");
+  plan.Leaves("leaf0", "spine0", false);
+  plan.Leaves("leaf0", "spine1", true);
+  EXPECT_EQ(plan.Now(flows[0].way).ToString(), "leaf0:1/2");
+  EXPECT_EQ(plan.Now(flows[1].way).ToString(), "leaf0:1/2");
+}
+
 TEST(ConnectionPlan, SparesComeBestFirstAndFailedOnesLast) {
   ConnectionPlan plan(*ParseConnectionPlan(kFourWays, "plan"), "plan");
   ASSERT_TRUE(plan.Instead({kH0, kH2}, {.choices = {{"leaf0", 2, 4}}}, absl::UnixEpoch()).ok());

@@ -1,7 +1,7 @@
 #include "base/status.h"
+#include "base/text_lines.h"
 #include "topology/fabric/import/import.h"
 #include "topology/fabric/import/switch_tree.h"
-#include "topology/fabric/import/text_lines.h"
 #include "topology/fabric/name_list.h"
 
 namespace weft::topology {

@@ -13,9 +13,9 @@
 #include "absl/strings/str_join.h"
 #include "base/settings.h"
 #include "base/status.h"
+#include "base/text_lines.h"
 #include "topology/fabric/clos.h"
 #include "topology/fabric/import/import.h"
-#include "topology/fabric/import/text_lines.h"
 
 namespace weft::topology {
 namespace {

@@ -6,7 +6,8 @@
 //   [1](<guid>)  "S-<guid>"[1]       # lid 4 lmc 0 "<description>" lid 2 4xHDR
 //
 // The first word of an adapter's description is its host; hosts that never set it keep the vendor's
-// text, and are then named after the guid. A host's NICs are its adapters' ports.
+// text or are all "localhost mlx5_0", and are then named after the guid. A host's NICs are its
+// adapters' ports.
 #include <array>
 #include <optional>
 #include <utility>
@@ -17,9 +18,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "base/text_lines.h"
 #include "topology/fabric/import/import.h"
 #include "topology/fabric/import/neighbor_views.h"
-#include "topology/fabric/import/text_lines.h"
 
 namespace weft::topology {
 namespace {
@@ -155,8 +156,9 @@ class SubnetFile {
 
   // Switches by description, adapters by host; a name that is not the node's own gets the guid.
   void NameNodes() {
-    absl::flat_hash_map<std::string, int> uses;
+    absl::flat_hash_map<std::string, int> uses, adapters;
     for (Block& block : blocks_) {
+      if (!block.is_switch) ++adapters[block.description];
       if (!block.is_switch) continue;
       if (absl::StartsWith(block.description, "MF0;")) block.description.erase(0, 4);
       ++uses[Sanitised(block.description)];
@@ -173,7 +175,9 @@ class SubnetFile {
             absl::StrSplit(block.description, absl::MaxSplits(' ', 1));
         bool is_vendors = words.first.empty() || absl::StartsWith(words.first, "MT") ||
                           words.first == "Mellanox" || uses.contains(Sanitised(words.first));
-        name = is_vendors ? block.guid : words.first;
+        // One host has no two adapters of one name.
+        bool is_shared = !words.second.empty() && adapters[block.description] > 1;
+        name = is_vendors || is_shared ? block.guid : words.first;
         block.adapter = words.second.empty() ? block.guid : words.second;
       }
       block.node = views_.Node(name);

@@ -11,9 +11,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "base/text_lines.h"
 #include "topology/fabric/import/import.h"
 #include "topology/fabric/import/neighbor_views.h"
-#include "topology/fabric/import/text_lines.h"
 
 namespace weft::topology {
 namespace {
@@ -74,8 +74,8 @@ std::vector<std::pair<std::string, const Json*>> Named(const Json* value) {
   return items;
 }
 
-// "100GbaseCR4 - 100 Gb/s over copper", "1000BaseTFD - Four-pair Category 5": 0 where there is
-// none.
+// "100GbaseCR4 - 100 Gb/s over copper", "10GigBaseSR - R fiber over 850 nm optics", "1000BaseTFD -
+// Four-pair Category 5": 0 where there is none.
 Bandwidth SpeedOf(const Json* port) {
   std::string text = TextOf(Member(Member(port, "auto-negotiation"), "current"));
   size_t digits = 0;
@@ -83,7 +83,9 @@ Bandwidth SpeedOf(const Json* port) {
   int number = 0;
   if (!absl::SimpleAtoi(text.substr(0, digits), &number) || number <= 0) return {};
   absl::string_view rest = absl::string_view(text).substr(digits);
-  if (absl::StartsWithIgnoreCase(rest, "gbase")) return Bandwidth::GigabitsPerSecond(number);
+  if (absl::StartsWithIgnoreCase(rest, "gbase") || absl::StartsWithIgnoreCase(rest, "gigbase")) {
+    return Bandwidth::GigabitsPerSecond(number);
+  }
   if (absl::StartsWithIgnoreCase(rest, "base")) return Bandwidth::GigabitsPerSecond(number / 1e3);
   return {};
 }

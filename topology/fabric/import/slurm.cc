@@ -1,14 +1,14 @@
 // Slurm's topology.conf for topology/tree (slurm.schedmd.com/topology.conf.html): keys in any case,
-// lists of names as in name_list.h, '\' at the end of a line continues it.
+// lists of names as in name_list.h, '\' at the end of a line continues it, also in a list behind ','.
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "base/text_lines.h"
 #include "topology/fabric/import/import.h"
 #include "topology/fabric/import/switch_tree.h"
-#include "topology/fabric/import/text_lines.h"
 #include "topology/fabric/name_list.h"
 
 namespace weft::topology {
@@ -56,10 +56,11 @@ absl::StatusOr<Fabric> ImportSlurm(absl::string_view text, const std::string& na
   absl::string_view line;
   std::string whole;  // with the lines that continue it
   while (lines.Next(line)) {
-    absl::StrAppend(&whole, whole.empty() ? "" : " ", line);
+    absl::StrAppend(&whole, whole.empty() || whole.back() == ',' ? "" : " ", line);
     if (absl::EndsWith(whole, "\\")) {
       whole.pop_back();
-      continue;
+      absl::StripTrailingAsciiWhitespace(&whole);
+      if (!lines.is_done()) continue;
     }
     std::string statement = std::exchange(whole, "");
     std::vector<absl::string_view> words = Words(statement);

@@ -9,9 +9,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
+#include "base/text_lines.h"
 #include "topology/fabric/fabric.h"
 #include "topology/fabric/import/import.h"
-#include "topology/fabric/import/text_lines.h"
 
 namespace weft::topology {
 

@@ -73,9 +73,6 @@ std::vector<double> Capacities(const Fabric& fabric, const FlowOptions& options)
   return capacities;
 }
 
-// kNever is beyond every limit.
-Ticks Later(Ticks now, Ticks more) { return more > kNever - now ? kNever : now + more; }
-
 // One run. Operations go through begin (all that they waited for has ended, and it is time), for
 // transfers drained (all bytes are gone), and end.
 class Run {

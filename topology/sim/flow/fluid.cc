@@ -98,8 +98,7 @@ void Fluid::Update(Path& path, Ticks now) {
 Ticks Fluid::DueOf(const Path& path) {
   if (path.rate <= 0) return kNever;
   const double left = std::max(0.0, path.members.front().end - path.service);
-  const Ticks ticks = ToTicks(left / path.rate);
-  return ticks == kNever ? kNever : path.updated + ticks;
+  return Later(path.updated, ToTicks(left / path.rate));
 }
 
 void Fluid::Schedule(MaxMin::Variable variable) {
@@ -133,7 +132,7 @@ bool Fluid::MayWait(Ticks now) {
   if (late_ == 0 || heap_.size() <= exact_paths_) return false;
   for (MaxMin::Variable variable : came_) {
     if (solver_.count(variable) == 0) continue;  // and is gone already
-    solve_by_ = std::min(solve_by_, now + ToTicks(late_ * TimeOf(variable)));
+    solve_by_ = std::min(solve_by_, Later(now, ToTicks(late_ * TimeOf(variable))));
   }
   return solve_by_ > now;
 }
@@ -192,7 +191,7 @@ void Fluid::Finish(Ticks now, std::vector<Transfer>& ended) {
       const Member& member = path.members.back();
       Carry(variable, member.end - member.begin);
       const double seconds = path.rate > 0 ? (member.end - member.begin) / path.rate : 0;
-      solve_by_ = std::min(solve_by_, now + ToTicks(late_ * seconds));
+      solve_by_ = std::min(solve_by_, Later(now, ToTicks(late_ * seconds)));
       ended.push_back({0, member.tag, member.latency});
       path.members.pop_back();
     }

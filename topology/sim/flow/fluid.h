@@ -29,6 +29,8 @@ inline constexpr Ticks kNever = std::numeric_limits<Ticks>::max();
 Ticks ToTicks(absl::Duration duration);  // rounded up; kNever if beyond 2^62
 Ticks ToTicks(double seconds);           // likewise
 absl::Duration FromTicks(Ticks ticks);
+// kNever is beyond every limit.
+inline Ticks Later(Ticks now, Ticks more) { return more > kNever - now ? kNever : now + more; }
 
 class Fluid {
  public:

@@ -8,10 +8,10 @@ namespace weft::topology::packet {
 
 LinkNumbers::LinkNumbers(const Fabric& fabric) : numbers_(static_cast<size_t>(fabric.links())) {
   ids_.reserve(numbers_.size());
-  for (int i = 0; i < fabric.links(); ++i) ids_.push_back(LinkId(i));
-  std::stable_sort(ids_.begin(), ids_.end(), [&](LinkId a, LinkId b) {
-    return fabric.link(a).source < fabric.link(b).source;
-  });
+  for (int node = 0; node < fabric.nodes(); ++node) {
+    absl::Span<const LinkId> links = fabric.LinksFrom(NodeId(node));
+    ids_.insert(ids_.end(), links.begin(), links.end());
+  }
   for (size_t i = 0; i < ids_.size(); ++i) numbers_[ids_[i].index()] = static_cast<uint32_t>(i);
 }
 

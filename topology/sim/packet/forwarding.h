@@ -1,8 +1,8 @@
 // Forwarding tables of all switches, compact enough to stay in cache: for every switch and every
 // group of destinations the set of links to choose from.
 //
-// Links have numbers of their own here, by source node and then LinkId, so that those that leave a
-// switch lie side by side and most sets are ranges.
+// Links have numbers of their own here, in the order of Fabric::LinksFrom of one node after the
+// other, so that those that leave a switch or a NIC lie side by side and most sets are ranges.
 #ifndef WEFT_TOPOLOGY_SIM_PACKET_FORWARDING_H_
 #define WEFT_TOPOLOGY_SIM_PACKET_FORWARDING_H_
 
@@ -57,7 +57,7 @@ class Forwarding {
       __builtin_prefetch(&table_[static_cast<size_t>(at) * group_count_ + place.group]);
     }
   }
-  // Out of the NIC of a source: ports that lead to the target.
+  // The number of the `i`-th link of a set, i < set.count.
   uint32_t Member(Set set, uint32_t i) const {
     return set.is_range ? set.first + i : members_[set.first + i];
   }

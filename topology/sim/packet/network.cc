@@ -21,9 +21,10 @@ EventWheel MakeWheel(const Fabric& fabric, const PacketOptions& options) {
 
 }  // namespace
 
-Network::Network(const Fabric& fabric, const PacketOptions& options)
+Network::Network(const Fabric& fabric, const PacketOptions& options, NetworkOwner& owner)
     : fabric_(fabric),
       options_(options),
+      owner_(owner),
       numbers_(fabric),
       forwarding_(fabric, numbers_),
       links_(AllocateLarge<Link>(static_cast<size_t>(fabric.links()))),
@@ -69,17 +70,17 @@ Network::Network(const Fabric& fabric, const PacketOptions& options)
   BuildNoise();
 }
 
-void Network::Run(Picoseconds limit, NetworkOwner& owner) {
+void Network::Run(Picoseconds limit) {
   stopped_ = false;
   const bool prefetches = link_count_ >= kLinksWorthPrefetching;
   auto run_timer = [&] {
     Timer timer = timers_.Pop();
     now_ = timer.time;
     ++events_;
-    owner.OnTimer(timer);
+    owner_.OnTimer(timer);
     if (has_progress_) {
       has_progress_ = false;
-      owner.OnProgress(now_);
+      owner_.OnProgress(now_);
     }
   };
   while (!stopped_) {
@@ -104,7 +105,7 @@ void Network::Run(Picoseconds limit, NetworkOwner& owner) {
       if (prefetches) Prefetch();
       Event event = wheel_.Take();
       now_ = event.time;
-      if ((++events_ & kHeartbeatMask) == 0 && !owner.OnHeartbeat(now_)) return;
+      if ((++events_ & kHeartbeatMask) == 0 && !owner_.OnHeartbeat(now_)) return;
       if (event.slot < link_count_) {
         OnArrival(event.slot);
       } else {
@@ -112,7 +113,7 @@ void Network::Run(Picoseconds limit, NetworkOwner& owner) {
       }
       if (has_progress_) {
         has_progress_ = false;
-        owner.OnProgress(now_);
+        owner_.OnProgress(now_);
       }
     }
   }
@@ -341,7 +342,7 @@ void Network::Enqueue(uint32_t id, uint32_t frame, uint32_t ingress) {
     }
     ++egress.dropped;
     header.flags |= kTrimmed;
-    header.size = static_cast<uint16_t>(options_.header.count());
+    header.size = static_cast<uint16_t>(std::max<int64_t>(kMinimumFrame, options_.header.count()));
     QueueControl(egress, frame, header.size);
     return;
   }

@@ -126,6 +126,9 @@ class NetworkOwner {
  public:
   virtual ~NetworkOwner() = default;
   virtual void OnTimer(const Timer& timer) = 0;
+  // The packet whose transmission began at `now`, which may be earlier than now(), was the last of
+  // a transfer: NoteSent() was called when it was asked for.
+  virtual void OnSent(Picoseconds now) = 0;
   // Protocols have noted progress of transfers. Called between events.
   virtual void OnProgress(Picoseconds now) = 0;
   // Every million events or so. False: stop.
@@ -134,8 +137,8 @@ class NetworkOwner {
 
 class Network {
  public:
-  // `fabric` must outlive it; `options` too.
-  Network(const Fabric& fabric, const PacketOptions& options);
+  // `fabric` must outlive it; `options` and `owner` too.
+  Network(const Fabric& fabric, const PacketOptions& options, NetworkOwner& owner);
 
   void SetProtocol(NicId nic, std::unique_ptr<Protocol> protocol) {
     nics_[nic].protocol = std::move(protocol);
@@ -148,14 +151,20 @@ class Network {
   void SetLongestRoundTrip(Picoseconds time);
 
   // Until nothing is left to happen, `limit` is reached or Stop() was called.
-  void Run(Picoseconds limit, NetworkOwner& owner);
+  void Run(Picoseconds limit);
   void Stop() { stopped_ = true; }
   Picoseconds now() const { return now_; }
   Timers& timers() { return timers_; }
   // Protocols: OnProgress is to be called.
   void NoteProgress() { has_progress_ = true; }
+  // The same in Transmit(): OnSent.
+  void NoteSent() { has_sent_ = true; }
 
   void Begin(NicId nic, FlowId flow);
+  // In OnSent(): the transfer begins behind what `nic` has just sent, at `time`.
+  void Follow(NicId nic, FlowId flow, Picoseconds time) { nics_[nic].protocol->Begin(flow, time); }
+  // What was due at `nic` up to now is decided with what its protocol knew then.
+  void Settle(NicId nic);
   void OnNicDeadline(NicId nic);
   void OnLate(uint32_t link, uint32_t frame);
   void OnPauseHeeded(uint32_t link, uint32_t argument);
@@ -221,9 +230,13 @@ class Network {
   void BuildNics();
   void Pull(Link& link, uint32_t id, NicId nic);
   void PullPorts(Nic& nic);
+  void AfterTransmit(Picoseconds time) {
+    if (!has_sent_) return;
+    has_sent_ = false;
+    owner_.OnSent(time);
+  }
   void SendThroughPort(const Nic& nic, Link& asking, uint32_t frame, Picoseconds start);
   size_t ChoosePort(NodeId host, const Frame& frame, absl::Span<const uint32_t> ports) const;
-  void SettleNic(NicId nic);
   void Wake(NicId nic);
   void ArmDeadline(NicId nic);
   void Deliver(Link& link, uint32_t frame);
@@ -255,6 +268,7 @@ class Network {
 
   const Fabric& fabric_;
   const PacketOptions& options_;
+  NetworkOwner& owner_;
   const LinkNumbers numbers_;
   Forwarding forwarding_;
   Arena arena_;
@@ -291,6 +305,7 @@ class Network {
   bool accounted_ = false;  // memory of switches is limited, or PFC is on
   bool ecn_ = false;
   bool has_progress_ = false;
+  bool has_sent_ = false;
   bool stopped_ = false;
   std::string deadlock_;
 };

@@ -40,7 +40,9 @@ void Network::Pull(Link& link, uint32_t id, NicId nic_id) {
       ArmDeadline(nic_id);
       return;
     }
-    Send(link, id, frame, header.size, link.free_at);
+    Picoseconds start = link.free_at;
+    Send(link, id, frame, header.size, start);
+    AfterTransmit(start);
   }
 }
 
@@ -75,6 +77,7 @@ void Network::PullPorts(Nic& nic) {
       return;
     }
     SendThroughPort(nic, *asking, frame, start);
+    AfterTransmit(start);
   }
 }
 
@@ -165,12 +168,11 @@ void Network::OnNicDeadline(NicId id) {
   Nic& nic = nics_[id];
   if (nic.armed != now_) return;  // an earlier one was armed meanwhile
   nic.armed = kNever;
-  SettleNic(id);
+  Settle(id);
   Wake(id);
 }
 
-// What was due before now is decided with what the protocol knew then.
-void Network::SettleNic(NicId id) {
+void Network::Settle(NicId id) {
   Nic& nic = nics_[id];
   Link& first = links_[nic.first_link];
   if (first.flags & kManyPorts) {
@@ -183,13 +185,13 @@ void Network::SettleNic(NicId id) {
 }
 
 void Network::Begin(NicId id, FlowId flow) {
-  SettleNic(id);
+  Settle(id);
   nics_[id].protocol->Begin(flow, now_);
   Wake(id);
 }
 
 void Network::Deliver(Link& link, uint32_t frame) {
-  SettleNic(link.target);
+  Settle(link.target);
   nics_[link.target].protocol->Receive(frames_[frame], now_);
   frames_.Free(frame);
   Wake(link.target);

@@ -24,12 +24,13 @@ class PacketSimulation final : public NetworkOwner, public Progress {
         workload_(workload),
         options_(options),
         routes_(fabric_),
-        network_(fabric_, options_) {}
+        network_(fabric_, options_, *this) {}
 
   absl::Status Prepare();
   SimulationResult Run();
 
   void OnTimer(const Timer& timer) override;
+  void OnSent(Picoseconds now) override;
   void OnProgress(Picoseconds now) override;
   bool OnHeartbeat(Picoseconds now) override;
   void Sent(FlowId flow) override;
@@ -53,7 +54,6 @@ class PacketSimulation final : public NetworkOwner, public Progress {
   void Ready(OperationId id, Picoseconds now);
   void Start(OperationId id, Picoseconds now);
   void Finish(OperationId id, Picoseconds now);
-  void StopIfDone();
   void ApplyFault(const LinkFault& fault);
   SimulationResult Collect();
 
@@ -72,9 +72,9 @@ class PacketSimulation final : public NetworkOwner, public Progress {
   std::vector<OperationId> dependents_;
   std::vector<OperationId> finished_;  // and what depends on them is not yet started
   // Operation::in_order: by connection that sends, those that wait for it; and transfers whose last
-  // packet has gone since.
+  // packet has just gone.
   absl::flat_hash_map<Connection, std::deque<OperationId>> queues_;
-  std::vector<OperationId> sent_;
+  std::vector<FlowId> sent_;
   size_t ended_ = 0, unacknowledged_ = 0;
   int64_t retransmissions_ = 0;
 };
@@ -198,7 +198,7 @@ SimulationResult PacketSimulation::Run() {
   }
   OnProgress(0);
   if (ended_ < workload_.size() || unacknowledged_ > 0) {
-    network_.Run(FromDuration(options_.limit), *this);
+    network_.Run(FromDuration(options_.limit));
   }
   return Collect();
 }
@@ -231,6 +231,7 @@ void PacketSimulation::Start(OperationId id, Picoseconds now) {
       if (operation.source.host == operation.target.host) break;  // no network between
       ++unacknowledged_;
       if (operation.in_order) {
+        network_.Settle(transfers_[id].source);
         auto [queue, is_free] = queues_.try_emplace(ConnectionOf(operation));
         if (!is_free) {
           queue->second.push_back(id);
@@ -257,7 +258,7 @@ void PacketSimulation::Finish(OperationId id, Picoseconds now) {
 void PacketSimulation::Sent(FlowId flow) {
   if (!workload_.operation(flow).in_order) return;
   sent_.push_back(flow);
-  network_.NoteProgress();
+  network_.NoteSent();
 }
 
 void PacketSimulation::Delivered(FlowId flow, Picoseconds now) { Finish(flow, now); }
@@ -268,18 +269,23 @@ void PacketSimulation::Acknowledged(FlowId flow, Picoseconds now) {
   network_.NoteProgress();
 }
 
-void PacketSimulation::OnProgress(Picoseconds now) {
-  for (size_t i = 0; i < sent_.size(); ++i) {
-    auto queue = queues_.find(ConnectionOf(workload_.operation(sent_[i])));
+// The next on the connection follows without a gap. Of several ports one may have been free since
+// before that one was ready.
+void PacketSimulation::OnSent(Picoseconds now) {
+  for (FlowId flow : sent_) {
+    auto queue = queues_.find(ConnectionOf(workload_.operation(flow)));
     if (queue->second.empty()) {
       queues_.erase(queue);
       continue;
     }
     OperationId next = queue->second.front();
     queue->second.pop_front();
-    network_.Begin(transfers_[next].source, next);
+    network_.Follow(transfers_[next].source, next, std::max(now, states_[next].started));
   }
   sent_.clear();
+}
+
+void PacketSimulation::OnProgress(Picoseconds now) {
   // Starting one may finish it at once.
   for (size_t i = 0; i < finished_.size(); ++i) {
     OperationId id = finished_[i];
@@ -434,17 +440,7 @@ absl::StatusOr<SimulationResult> SimulatePackets(const Fabric& fabric, const Wor
   WEFT_ASSIGN_OR_RETURN(Expansion expansion, Expand(workload));
   packet::PacketSimulation simulation(fabric, expansion.workload, options);
   WEFT_RETURN_IF_ERROR(simulation.Prepare());
-  SimulationResult result = simulation.Run();
-  std::vector<OperationResult> operations(workload.size());
-  result.unfinished = 0;
-  for (OperationId id = 0; id < workload.size(); ++id) {
-    const OperationResult& last = result.operations[expansion.last[id]];
-    operations[id] = last;
-    operations[id].started = result.operations[expansion.first[id]].started;
-    if (last.ended == absl::InfiniteDuration()) ++result.unfinished;
-  }
-  result.operations = std::move(operations);
-  return result;
+  return Contract(expansion, simulation.Run());
 }
 
 }  // namespace weft::topology

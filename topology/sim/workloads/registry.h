@@ -48,10 +48,10 @@ absl::StatusOr<std::vector<Endpoint>> RanksOf(const WorkloadContext& context,
 // `more`: kinds besides those of this folder, with names of their own. InvalidArgument names the
 // key or value that is wrong, and what would be right.
 absl::StatusOr<Workload> MakeWorkload(absl::string_view text, const Fabric& fabric, uint64_t seed,
-                                      absl::Span<const WorkloadKind> more = {});
+                                      absl::Span<const WorkloadKind> more);
 
 // Every name with its keys, their defaults and what they mean: for --help.
-std::string WorkloadHelp(absl::Span<const WorkloadKind> more = {});
+std::string WorkloadHelp(absl::Span<const WorkloadKind> more);
 
 }  // namespace weft::topology
 

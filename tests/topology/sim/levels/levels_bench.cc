@@ -208,7 +208,7 @@ int main(int argc, char** argv) {
   app.add_flag("--ack", options.acks, "flow level: an acknowledgement of 64 bytes a packet");
   app.add_flag("--exact", options.exact, "flow level: rates are never late");
   app.add_flag("--json", options.json, "a JSON object a workload, and nothing else");
-  app.footer(weft::topology::WorkloadHelp());
+  app.footer(weft::topology::WorkloadHelp({}));
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = weft::topology::Main(options);
   if (status.ok()) return 0;

@@ -187,7 +187,7 @@ TEST(Levels, RingsMayBeWrittenOutAtEitherLevel) {
   const Workload workload = *MakeWorkload(
       "step:layers=4,hidden=512,heads=8,vocabulary=1000,sequence=256,tp=4,pp=2,dp=2,"
       "micro_batches=4,efficiency=0.01",
-      fabric, 1);
+      fabric, 1, {});
   FlowOptions flow;
   flow.ack = Bytes(64);
   const double fluid = absl::ToDoubleMicroseconds(SimulateFlows(fabric, workload, flow)->end);

@@ -144,6 +144,54 @@ TEST(Nic, UsesBothPortsOfADualTorNic) {
   }
 }
 
+TEST(Nic, SendsOverItsOwnPortsInWhateverOrderTheyAreListed) {
+  FabricBuilder builder;
+  NodeId hosts[2], leaves[2];
+  for (int i = 0; i < 2; ++i) hosts[i] = AddNode(builder, absl::StrCat("h", i), NodeKind::kHost);
+  for (int i = 0; i < 2; ++i) {
+    leaves[i] = AddNode(builder, absl::StrCat("leaf", i), NodeKind::kSwitch);
+  }
+  for (NodeId leaf : leaves) {
+    for (int nic = 0; nic < 2; ++nic) {
+      for (NodeId host : hosts) Connect(builder, host, leaf, 400, absl::Microseconds(1), nic);
+    }
+  }
+  auto fabric = std::move(builder).Build();
+  ASSERT_TRUE(fabric.ok()) << fabric.status();
+  Workload workload;
+  workload.Add(Send(0, 1, 400'000));
+  PacketOptions options;
+  options.transport = TransportKind::kSelective;
+  options.load_balance = LoadBalance::kSpray;
+  SimulationResult result = Simulated(*fabric, workload, options);
+  EXPECT_EQ(result.unfinished, 0);
+  for (NodeId host : hosts) {
+    for (LinkId port : fabric->Ports({host, 1})) {
+      EXPECT_EQ(result.links[port.index()].packets, 0) << fabric->Name(port);
+    }
+  }
+  for (LinkId port : fabric->Ports({hosts[0], 0})) {
+    EXPECT_GT(result.links[port.index()].packets, 0) << fabric->Name(port);
+  }
+}
+
+// What a switch cuts the data off is at least as long as Ethernet's shortest frame.
+TEST(Trimming, LeavesAFrame) {
+  Fabric fabric = Star(std::vector<double>(9, 100), absl::Microseconds(1));
+  Workload workload;
+  for (int i = 1; i < 9; ++i) workload.Add(Send(i, 0, 4096 * 50));
+  PacketOptions options;
+  options.transport = TransportKind::kSelective;
+  options.trimming = true;
+  options.header = Bytes(0);
+  options.port_buffer = Bytes(20'000);
+  SimulationResult result = Simulated(fabric, workload, options);
+  EXPECT_EQ(result.unfinished, 0);
+  const LinkResult& link = LinkBetween(fabric, result, "hub", "h0");
+  EXPECT_GT(link.dropped, 0);
+  EXPECT_GE(link.bytes.count(), 4096 * (link.packets - link.dropped) + 64 * link.dropped);
+}
+
 TEST(Credit, KeepsTheQueueOfTheLastHopToTheFirstWindows) {
   constexpr int kSenders = 16;
   Fabric fabric = Star(std::vector<double>(kSenders + 1, 100), absl::Microseconds(1));

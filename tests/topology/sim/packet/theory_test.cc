@@ -31,6 +31,27 @@ TEST(StoreAndForward, CountsALastPacketThatIsNotFull) {
   EXPECT_EQ(result.operations[0].picoseconds, 2'000'000 + (kFrame + kFrame + 1064) * 20);
 }
 
+// Messages of one connection leave no gap between them: together they take what one of their length
+// takes. Exact, in picoseconds.
+TEST(StoreAndForward, TakesAsLongForMessagesInOrderAsForOneOfTheirLength) {
+  constexpr int kMessages = 10, kPackets = 2;
+  Fabric fabric = LeafSpine(2, 2, 1);
+  for (TransportKind transport : {TransportKind::kGoBackN, TransportKind::kSelective}) {
+    PacketOptions options;
+    options.transport = transport;
+    Workload one, many;
+    one.Add(Send(0, 3, kMessages * kPackets * 4096));
+    for (int i = 0; i < kMessages; ++i) {
+      Operation message = Send(0, 3, kPackets * 4096);
+      message.in_order = true;
+      many.Add(message);
+    }
+    SimulationResult result = Simulated(fabric, many, options);
+    EXPECT_EQ(result.operations.back().picoseconds,
+              Simulated(fabric, one, options).operations[0].picoseconds);
+  }
+}
+
 // k S / B: the last link is never idle once the first packet is there.
 TEST(Incast, EndsWithinAPercentOfWhatTheLastLinkNeeds) {
   constexpr int kSenders = 16;

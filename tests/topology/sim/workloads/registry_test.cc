@@ -25,7 +25,7 @@ Fabric LeafSpine() {
 }
 
 std::string Error(absl::string_view text) {
-  return std::string(MakeWorkload(text, LeafSpine(), 1).status().message());
+  return std::string(MakeWorkload(text, LeafSpine(), 1, {}).status().message());
 }
 
 TEST(Registry, EveryWorkloadBuildsWithItsDefaultsOrSaysWhatTheFabricLacks) {
@@ -34,7 +34,7 @@ TEST(Registry, EveryWorkloadBuildsWithItsDefaultsOrSaysWhatTheFabricLacks) {
         "background:duration=100us", "step:tp=2,pp=2,dp=8,layers=8",
         "step:tp=2,pp=2,dp=8,layers=8,schedule=zb-v", "step:model=llama-160m,tp=2,dp=2",
         "permutation+incast:fan_in=3"}) {
-    absl::StatusOr<Workload> workload = MakeWorkload(text, LeafSpine(), 1);
+    absl::StatusOr<Workload> workload = MakeWorkload(text, LeafSpine(), 1, {});
     EXPECT_TRUE(workload.ok()) << text << ": " << workload.status();
     if (workload.ok()) {
       EXPECT_GT(workload->transfers(), 0) << text;
@@ -72,15 +72,15 @@ TEST(Registry, ErrorsNameTheKeyOrValueAndWhatWouldBeRight) {
 }
 
 TEST(Registry, HelpNamesEveryWorkloadAndItsKeys) {
-  EXPECT_THAT(WorkloadHelp(), AllOf(HasSubstr("permutation"), HasSubstr("fan_in=32"),
-                                    HasSubstr("micro_batches=8"), HasSubstr("0 B to")));
+  EXPECT_THAT(WorkloadHelp({}), AllOf(HasSubstr("permutation"), HasSubstr("fan_in=32"),
+                                      HasSubstr("micro_batches=8"), HasSubstr("0 B to")));
 }
 
 TEST(Registry, SameTextAndSeedGiveTheSameWorkload) {
   const Fabric fabric = LeafSpine();
   const char* text = "permutation:order=random,ranks=8+background:sizes=exponential+permutation";
   auto fingerprint = [&](uint64_t seed) {
-    const Workload workload = *MakeWorkload(text, fabric, seed);
+    const Workload workload = *MakeWorkload(text, fabric, seed, {});
     std::string all;
     for (OperationId i = 0; i < workload.size(); ++i) {
       const Operation& operation = workload.operation(i);
@@ -111,7 +111,7 @@ TEST(Registry, RandomTextsNeverBreakIt) {
     for (uint64_t k = 0; k < pieces; ++k) {
       absl::StrAppend(&text, kPieces[random.Below(std::size(kPieces))]);
     }
-    absl::StatusOr<Workload> workload = MakeWorkload(text, fabric, 1);
+    absl::StatusOr<Workload> workload = MakeWorkload(text, fabric, 1, {});
     EXPECT_TRUE(workload.ok() || !workload.status().message().empty()) << text;
   }
 }
