@@ -15,9 +15,9 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
+#include "collectives/group_place.h"
 #include "collectives/group_settings.h"
 #include "collectives/planner/concurrent.h"
-#include "collectives/planner/group_place.h"
 #include "collectives/planner/planner.h"
 #include "collectives/reduce.h"
 #include "collectives/short_name.h"
@@ -286,13 +286,16 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
   auto planned = PlanFor(std::move(spec), element);
   if (!planned.ok()) return Finished(planned.status());
   PlanEntry& entry = **planned;
-  descriptor.algorithm = entry.choice.ToText();
+  if (entry.called.algorithm.empty() || entry.called.type != type || entry.called.op != op) {
+    descriptor.algorithm = entry.choice.ToText();
+    entry.check = descriptor.Hash();
+    entry.called = std::move(descriptor);
+  }
   uint32_t sequence;
-  const uint64_t check = descriptor.Hash();
   {
     std::lock_guard<std::mutex> group_lock(group_->mutex);
     sequence = group_->next_sequence++;
-    group_->history[sequence % Group::kHistory] = std::move(descriptor);
+    group_->history[sequence % Group::kHistory] = entry.called;
   }
   Invocation invocation{.input = input,
                         .output = output,
@@ -304,7 +307,10 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
                         .stream = StreamFor(entry.spec.kind, output_length * element, type, op),
                         .reduce_all = Reduces(entry.spec.kind) ? ReduceAllFor(type, op) : nullptr,
                         .scale = ScaleFor(type),
-                        .key = {LinkTag(group_->id, sequence, /*is_message=*/false), check},
+                        // Every rank of the others needs something of every other one. With a root
+                        // some only send: they would not learn that another rank calls differently.
+                        .sends_wait = HasRoot(entry.spec.kind),
+                        .key = {LinkTag(group_->id, sequence, /*is_message=*/false), entry.check},
                         .group = group_->peers};
   auto work = std::make_shared<CollectiveWork>(endpoint_.get(), group_, start_ns,
                                                *std::move(planned), invocation, sequence, type, op);

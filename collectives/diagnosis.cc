@@ -1,8 +1,12 @@
 // What the engine does when something goes wrong: who differs, who is missing, who is dead; and how
 // a failure reaches every rank of a group.
 //
-// An operation that has not moved for kStallNs, or that met a message of another meaning, asks all
-// ranks of its group what they mean by its sequence number, by notices (notice.h).
+// An operation that has not moved for kStallNs asks the ranks with which it has messages left what
+// they mean by its sequence number, by notices (notice.h): a call that differs leaves some rank with
+// a message that its own rank does not send or take. All ranks of the group are asked once two calls
+// differ, where a message of another meaning was met, or where the time runs out, so that every rank
+// says the same. Not before: a question opens a link where there is none, and n ranks that wait for
+// a late one would open n^2.
 //
 // A failed group tells its ranks, waits a moment so that all have heard before one of them leaves,
 // and closes links that still hold its memory: only then are its works done, for buffers of a work
@@ -32,6 +36,9 @@ constexpr int64_t kAskAgainNs = 1000 * kMillisecond;
 // others are compared without it, and how often it is asked meanwhile.
 constexpr int64_t kPatienceNs = 400 * kMillisecond;
 constexpr int64_t kPressNs = 40 * kMillisecond;
+// All are asked so long before the time is out; twice their time to answer.
+constexpr int64_t kAskAllNs = 1000 * kMillisecond;
+static_assert(kAskAllNs >= 2 * kPatienceNs);
 // Links of a failed group stay this long beyond their time for notices that have not left, as those
 // over links that are being made: without its notice, a peer would take the close for a death.
 constexpr int64_t kTellNs = 1000 * kMillisecond;
@@ -43,6 +50,40 @@ std::string RankList(const std::vector<int>& ranks) {
   if (ranks.size() == 1) return absl::StrCat("rank ", ranks[0]);
   return absl::StrCat("ranks ", absl::StrJoin(ranks.begin(), ranks.end() - 1, ", "), " and ",
                       ranks.back());
+}
+
+// Whether group rank `r` is among those who are asked.
+bool IsAsked(Operation& operation, size_t r) {
+  if (operation.group().peers[r] == nullptr) return false;
+  return operation.diagnosis->of_all || operation.Needs(static_cast<int>(r));
+}
+
+bool HasCalled(const Operation& operation, size_t r) {
+  using Answer = Operation::Diagnosis::Answer;
+  const Answer::State state = operation.diagnosis->answers[r].state;
+  return state == Answer::kCalled || state == Answer::kPassed;
+}
+
+// The group's mutex is held. What it means by a call, where it has made that; `text`: which, or the
+// number of its next call.
+Operation::Diagnosis::Answer::State StateOf(const Group& group, uint32_t sequence,
+                                            std::string& text) {
+  using Answer = Operation::Diagnosis::Answer;
+  const uint32_t ahead = group.next_sequence - sequence;  // wraps with the numbers
+  if (ahead == 0 || ahead > UINT32_MAX / 2) {
+    text = absl::StrCat(group.next_sequence);
+    return Answer::kNotYet;
+  }
+  if (ahead > Group::kHistory) return Answer::kPassed;
+  text = group.history[sequence % Group::kHistory].ToText();
+  return Answer::kCalled;
+}
+
+bool AllHaveCalled(Operation& operation) {
+  for (size_t r = 0; r < operation.group().peers.size(); ++r) {
+    if (IsAsked(operation, r) && !HasCalled(operation, r)) return false;
+  }
+  return true;
 }
 
 // Who differs, and in what; OK: no two of the calls that were heard of differ.
@@ -91,8 +132,8 @@ absl::Status Overdue(Operation& operation, int64_t now_ns, absl::Duration timeou
   };
   Blamed silent, late;
   std::vector<int> awaited;
-  const bool asked_long =
-      operation.diagnosis != nullptr && now_ns - operation.diagnosis->first_asked_ns >= kPatienceNs;
+  const bool asked_long = operation.diagnosis != nullptr && operation.diagnosis->of_all &&
+                          now_ns - operation.diagnosis->first_asked_ns >= kPatienceNs;
   for (size_t r = 0; r < group.ranks.size(); ++r) {
     if (static_cast<int>(r) == group.rank) continue;
     const int rank = group.ranks[r].value();
@@ -134,7 +175,7 @@ void EndpointImpl::OnRequestFailed(Operation& operation, int64_t now_ns) {
       absl::StrContains(failure.message(), "check differs")) {
     operation.suspicion = failure;
     operation.suspect = peer;
-    Ask(operation, now_ns);
+    Ask(operation, now_ns, /*of_all=*/true);
     return;
   }
   Group& group = operation.group();
@@ -290,20 +331,19 @@ void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
     operation.diagnosis.reset();
     return;
   }
-  if (operation.diagnosis == nullptr || now_ns - operation.diagnosis->asked_ns >= kAskAgainNs) {
-    Ask(operation, now_ns);
+  const Operation::Diagnosis* diagnosis = operation.diagnosis.get();
+  absl::Status judgement = diagnosis == nullptr ? absl::OkStatus() : Judge(operation);
+  const bool of_all = suspicious || !judgement.ok() || now_ns >= operation.deadline_ns - kAskAllNs;
+  if (diagnosis == nullptr || (of_all && !diagnosis->of_all) ||
+      now_ns - diagnosis->asked_ns >= kAskAgainNs) {
+    Ask(operation, now_ns, of_all);
     return;
   }
-  const auto& answers = operation.diagnosis->answers;
-  const bool complete = std::all_of(answers.begin(), answers.end(), [](const auto& answer) {
-    return answer.state == Operation::Diagnosis::Answer::kCalled;
-  });
-  const bool patient = now_ns - operation.diagnosis->first_asked_ns < kPatienceNs;
-  if (!complete && patient) {
-    if (now_ns - operation.diagnosis->asked_ns >= kPressNs) Ask(operation, now_ns);
+  const bool patient = now_ns - diagnosis->first_asked_ns < kPatienceNs;
+  if (patient && !AllHaveCalled(operation)) {
+    if (now_ns - diagnosis->asked_ns >= kPressNs) Ask(operation, now_ns, of_all);
     return;
   }
-  absl::Status judgement = Judge(operation);
   if (judgement.ok() && suspicious && !patient) {
     const Peer* peer = operation.group().peers[static_cast<size_t>(operation.suspect)];
     judgement = Annotate(operation.suspicion,
@@ -314,40 +354,32 @@ void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
   }
 }
 
-void EndpointImpl::Ask(Operation& operation, int64_t now_ns) {
+void EndpointImpl::Ask(Operation& operation, int64_t now_ns, bool of_all) {
   Group& group = operation.group();
   if (operation.diagnosis == nullptr) {
     operation.diagnosis = std::make_unique<Operation::Diagnosis>();
     operation.diagnosis->answers.resize(group.ranks.size());
     operation.diagnosis->first_asked_ns = now_ns;
     auto& own = operation.diagnosis->answers[static_cast<size_t>(group.rank)];
-    own.state = Operation::Diagnosis::Answer::kCalled;
     std::lock_guard<std::mutex> lock(group.mutex);
-    own.text = group.history[operation.sequence() % Group::kHistory].ToText();
+    own.state = StateOf(group, operation.sequence(), own.text);
+  }
+  if (of_all && !std::exchange(operation.diagnosis->of_all, true)) {
+    operation.diagnosis->first_asked_ns = now_ns;
   }
   operation.diagnosis->asked_ns = now_ns;
   for (size_t r = 0; r < group.peers.size(); ++r) {
-    Peer* peer = group.peers[r];
-    const auto& answer = operation.diagnosis->answers[r];
-    if (peer == nullptr || answer.state == Operation::Diagnosis::Answer::kCalled) continue;
-    Notify(*peer, Pack(kAsk, group.id, operation.sequence(), 0));
+    if (!IsAsked(operation, r) || HasCalled(operation, r)) continue;
+    Notify(*group.peers[r], Pack(kAsk, group.id, operation.sequence(), 0));
   }
 }
 
 void EndpointImpl::Answer(Peer& peer, uint32_t group_id, uint32_t sequence) {
-  using State = Operation::Diagnosis::Answer;
-  State::State state = State::kForgotten;
+  auto state = Operation::Diagnosis::Answer::kForgotten;
   std::string text;
   if (Group* group = groups_.Find(group_id); group != nullptr) {
     std::lock_guard<std::mutex> lock(group->mutex);
-    const uint32_t ahead = group->next_sequence - sequence;  // wraps with the numbers
-    if (ahead == 0 || ahead > UINT32_MAX / 2) {
-      state = State::kNotYet;
-      text = absl::StrCat(group->next_sequence);
-    } else if (ahead <= Group::kHistory) {
-      state = State::kCalled;
-      text = group->history[sequence % Group::kHistory].ToText();
-    }
+    state = StateOf(*group, sequence, text);
   }
   Notify(peer, Pack(kAnswer, group_id, sequence, state, text));
 }

@@ -17,8 +17,8 @@
 #include "base/first_line.h"
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
+#include "collectives/group_place.h"
 #include "collectives/planner/concurrent.h"
-#include "collectives/planner/group_place.h"
 #include "collectives/planner/own_place.h"
 #include "collectives/progress_cpus.h"
 #include "topology/host/affinity.h"
@@ -190,6 +190,10 @@ absl::Status EndpointImpl::OpenTransports() {
     options.secret = options_.secret;
     options.events = this;
     options.settings = options_.settings;
+    if (options_.rejoins) {
+      // Links outlive what was done over them (drain.h): nothing of it may wait in them.
+      WEFT_RETURN_IF_ERROR(options.settings.Set("shm.eager_max", "0", "ranks that are replaced"));
+    }
     options.peers_listen = true;  // before their records say where
     WEFT_ASSIGN_OR_RETURN(transports_[t], net::CreateTransport(kinds[t].first, options));
   }

@@ -137,7 +137,7 @@ class EndpointImpl final : public Endpoint,
   void ExamineOne(Operation& operation, int64_t now_ns);
   // Unavailable: group rank `peer` has left without having called this collective.
   static absl::Status Left(const Operation& operation, size_t peer);
-  void Ask(Operation& operation, int64_t now_ns);
+  void Ask(Operation& operation, int64_t now_ns, bool of_all);  // the ranks: Diagnosis::of_all
   void Answer(Peer& peer, uint32_t group_id, uint32_t sequence);
   void HandleNotice(Peer& peer, absl::string_view bytes);
   void Notify(Peer& peer, std::string notice);  // nothing where it is gone

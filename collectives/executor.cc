@@ -114,11 +114,11 @@ void Execution::Begin(const Invocation& invocation, Peers& peers) {
   waits_ = plan_->waits;
   progress_.assign(plan_->channels.size(), {});
   left_ = static_cast<uint32_t>(plan_->schedule.steps.size());
-  bool used[kTransportsMax] = {};
+  std::fill(std::begin(used_), std::end(used_), false);
   bool keeps = false;
   for (const Plan::Channel& channel : plan_->channels) {
     const int transport = call_.group[static_cast<size_t>(channel.peer)]->transport;
-    if (!std::exchange(used[transport], true)) keeps |= peers.KeepsRegistrations(transport);
+    if (!std::exchange(used_[transport], true)) keeps |= peers.KeepsRegistrations(transport);
   }
   const size_t scratch_bytes = plan_->schedule.scratch_length * call_.element;
   if (scratch_bytes_ < scratch_bytes) {
@@ -136,7 +136,7 @@ void Execution::Begin(const Invocation& invocation, Peers& peers) {
     }
   }
   for (int t = 0; t < kTransportsMax; ++t) {
-    if (!used[t]) continue;
+    if (!used_[t]) continue;
     if (absl::Status status = Register(t, peers); !status.ok()) return Fail(status, -1);
   }
   for (uint32_t id : plan_->first) RunLocal(id);
@@ -157,8 +157,9 @@ absl::Status Execution::Register(int transport, Peers& peers) {
 }
 
 void Execution::Rest() {
-  for (auto& of_transport : regions_) {
-    for (net::Region& region : of_transport) region = net::Region();
+  for (int t = 0; t < kTransportsMax; ++t) {
+    if (!used_[t]) continue;
+    for (net::Region& region : regions_[t]) region = net::Region();
   }
 }
 
@@ -237,8 +238,9 @@ bool Execution::Post(const Plan::Channel& channel, const Step& step, uint32_t id
     if (link == nullptr) return false;
     // A result or part of one, which an earlier step wrote.
     const bool warm = step.after_count > 0 && step.left.buffer != Buffer::kInput;
-    posted =
-        link->PostSend(call_.key, {View(peer.transport, step.left, step.length), warm}, request);
+    net::SendSource source(View(peer.transport, step.left, step.length), warm);
+    source.waits = call_.sends_wait;
+    posted = link->PostSend(call_.key, source, request);
   } else {
     if (peer.receive == nullptr) return false;
     net::ReceiveTarget target{.out = View(peer.transport, step.out, step.length)};

@@ -52,6 +52,7 @@ struct Invocation {
   net::ReduceFn stream = nullptr;    // for what ends in a large output; null: `reduce`
   ReduceAllFn reduce_all = nullptr;  // null: pairs, by `reduce`
   ScaleFn scale = nullptr;
+  bool sends_wait = false;  // SendSource::waits
   net::MessageKey key;
   absl::Span<Peer* const> group;  // by group rank; null at the own
 };
@@ -100,6 +101,7 @@ class Execution {
   std::vector<const std::byte*> operands_;
   std::shared_ptr<std::byte> scratch_;
   size_t scratch_bytes_ = 0;
+  bool used_[kTransportsMax] = {};  // by the run under way
   net::Region regions_[kTransportsMax][3];
   uint32_t left_ = 0;
   absl::Status status_;

@@ -1,15 +1,13 @@
 #include "collectives/join.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/host_name.h"
 #include "base/status.h"
 #include "collectives/rendezvous/fast_init.h"
 
@@ -30,12 +28,6 @@ class Stopwatch {
  private:
   int64_t start_ns_ = SystemClock::Nanoseconds();
 };
-
-std::string HostName() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 std::string Sentence(const PhaseReport& report, int ranks) {
   const auto longest = std::max_element(report.phases.begin(), report.phases.end(),

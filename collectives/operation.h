@@ -118,16 +118,19 @@ class Operation : public Work {
   void Finish(absl::Status status, int64_t now_ns);
 
   // Stall diagnosis (diagnosis.cc). Answers by group rank: what each rank means by this sequence
-  // number; empty: not heard of.
+  // number.
   struct Diagnosis {
     struct Answer {
-      enum State : uint8_t { kNone, kCalled, kNotYet, kForgotten } state = kNone;
+      // Not heard of; called, as `text` says; not called, but `next` is; no such group there;
+      // called, so long ago (Group::kHistory) that it is not known any more what.
+      enum State : uint8_t { kNone, kCalled, kNotYet, kForgotten, kPassed } state = kNone;
       std::string text;
       uint32_t next = 0;
     };
     std::vector<Answer> answers;
+    bool of_all = false;  // all ranks are asked; else those that the operation needs
     int64_t asked_ns = 0;
-    int64_t first_asked_ns = 0;
+    int64_t first_asked_ns = 0;  // since then so many are
   };
   Priority priority = Priority::kNormal;
   uint32_t window = UINT32_MAX;  // chunks of one peer that it may have at the link (priorities.h)

@@ -107,30 +107,31 @@ void ProgressDriver::Wake() {
   (void)!write(event_.get(), &one, sizeof(one));
 }
 
-bool ProgressDriver::Sleep(Lock& lock, int64_t until_ns) {
-  if (!inbox_.empty() || !tasks_.empty() || stop_) return true;
+ProgressDriver::Woken ProgressDriver::Sleep(Lock& lock, int64_t until_ns) {
+  if (!inbox_.empty() || !tasks_.empty() || stop_) return Woken::kByNews;
   const int64_t deadline =
       std::min({until_ns, SystemClock::Nanoseconds() + kSleepMaxNs, engine_->NextDeadline()});
   if (!engine_->PrepareWait()) {
     engine_->FinishWait();
-    return true;
+    return Woken::kByNews;
   }
   armed_ = true;
   driving_ = false;
   ++sleepers_;
   lock.unlock();
   const int64_t left = deadline - SystemClock::Nanoseconds();
+  int rung = 0;
   if (left > 0) {
     epoll_event events[4];
-    epoll_.Wait(absl::MakeSpan(events), absl::Nanoseconds(left));
+    rung = epoll_.Wait(absl::MakeSpan(events), absl::Nanoseconds(left));
   }
   uint64_t count;
   (void)!read(event_.get(), &count, sizeof(count));
   lock.lock();
   --sleepers_;
-  if (driving_) return false;
+  if (driving_) return Woken::kWithoutRole;
   TakeRole();
-  return true;
+  return rung > 0 ? Woken::kByNews : Woken::kByTime;
 }
 
 void ProgressDriver::Run(const Task& task) {
@@ -239,9 +240,11 @@ bool ProgressDriver::Drive(Operation* operation, int64_t until_ns) {
                           now_ns - busy_ns_.load(std::memory_order_relaxed) < kQuietNs;
         if (busy) return true;  // the next call comes soon; it shall find the role free
       }
-      if (!Sleep(lock, until_ns)) return false;
+      const Woken woken = Sleep(lock, until_ns);
+      if (woken == Woken::kWithoutRole) return false;
       now_ns = SystemClock::Nanoseconds();
-      moved_ns = operation != nullptr ? now_ns : moved_ns;
+      // A look at deadlines is no reason to poll: many ranks on few cores would do little else.
+      if (operation != nullptr && woken == Woken::kByNews) moved_ns = now_ns;
     }
   }
 }

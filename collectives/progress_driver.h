@@ -83,8 +83,10 @@ class ProgressDriver {
   using Lock = std::unique_lock<std::mutex>;
   void TakeRole();
   void LayDownRole();
-  // Lays the role down and sleeps until something happens; true if this thread drives again.
-  bool Sleep(Lock& lock, int64_t until_ns);
+  // Lays the role down and sleeps until something happens, or a deadline has come; what woke it.
+  // Without the role, another thread drives.
+  enum class Woken : uint8_t { kByNews, kByTime, kWithoutRole };
+  Woken Sleep(Lock& lock, int64_t until_ns);
   void Wake();
   void Background();
   // Without mutex_: turns until `operation` is done, `until_ns`, or the role should go to somebody

@@ -25,7 +25,7 @@
 
 namespace weft::collectives {
 
-struct GroupPlace;  // planner/group_place.h
+struct GroupPlace;  // group_place.h
 
 using topology::CollectiveKind;
 using topology::kCollectiveKindCount;

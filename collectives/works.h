@@ -23,6 +23,8 @@ struct PlanEntry {
   CollectiveSpec spec;
   planner::Plan choice;
   std::shared_ptr<const Plan> plan;
+  Descriptor called;   // by the last call, under the communicator's mutex
+  uint64_t check = 0;  // of it
   std::mutex mutex;
   std::vector<std::unique_ptr<Execution>> idle;
 

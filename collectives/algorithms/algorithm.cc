@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "collectives/algorithms/unplanned.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 
 namespace weft::collectives {
 namespace {

@@ -7,7 +7,7 @@
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/algorithms/parts.h"
 #include "collectives/algorithms/paths.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 
 namespace weft::collectives {
 namespace {

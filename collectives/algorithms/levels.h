@@ -9,7 +9,7 @@
 
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/algorithms/parts.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 #include "collectives/schedule.h"
 
 namespace weft::collectives {

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "collectives/algorithms/parts.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 
 namespace weft::collectives {
 namespace {

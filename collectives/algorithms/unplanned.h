@@ -2,7 +2,7 @@
 #ifndef WEFT_COLLECTIVES_ALGORITHMS_UNPLANNED_H_
 #define WEFT_COLLECTIVES_ALGORITHMS_UNPLANNED_H_
 
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 
 namespace weft::collectives {
 

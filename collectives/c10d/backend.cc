@@ -1,6 +1,7 @@
 #include "collectives/c10d/backend.h"
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -392,6 +393,14 @@ void WeftBackend::DropDone() {
   while (!pending_.empty() && pending_.front()->done()) {
     done.push_back(std::move(pending_.front()));
     pending_.pop_front();
+  }
+  // A receive may wait for long, and must not keep what was called after it.
+  if (pending_.size() >= sweep_at_) {
+    const auto gone = std::stable_partition(pending_.begin(), pending_.end(),
+                                            [](const auto& state) { return !state->done(); });
+    done.insert(done.end(), std::make_move_iterator(gone), std::make_move_iterator(pending_.end()));
+    pending_.erase(gone, pending_.end());
+    sweep_at_ = std::max(kSweepMin, 2 * pending_.size());
   }
   has_pending_.store(!pending_.empty(), std::memory_order_relaxed);
 }

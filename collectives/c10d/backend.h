@@ -207,7 +207,7 @@ class WeftBackend final : public c10d::Backend {
   void Finish(Call& call);  // waits for it, without a work
   // Keeps what is on its way until it is done, whether or not anybody has a work for it.
   void Keep(std::shared_ptr<TransferState> state);
-  void DropDone();  // of what is kept, the oldest that are done
+  void DropDone();  // of what is kept, most that is done
   using Pending = std::deque<std::shared_ptr<TransferState>>;
   void Await(const Pending& pending) const;
   void AddAllGather(Call& call, const char* name, const at::Tensor& output,
@@ -259,8 +259,10 @@ class WeftBackend final : public c10d::Backend {
   const std::shared_ptr<MemoryPool> memory_ =
       std::make_shared<MemoryPool>();  // of allocateTensor()
   // What is on its way must outlive a work that nobody kept. Oldest first; pruned by the next call.
+  static constexpr size_t kSweepMin = 64;
   std::mutex pending_mutex_;
   Pending pending_;
+  size_t sweep_at_ = kSweepMin;  // with so many, those that are done go from behind others too
   std::atomic<bool> has_pending_{false};  // to be asked without the mutex
 };
 

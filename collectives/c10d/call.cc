@@ -79,9 +79,8 @@ c10::intrusive_ptr<WeftWork> Call::TakeWork(at::TensorList results) {
 }
 
 at::Tensor Call::Target(const at::Tensor& tensor, bool keep) {
-  if (tensor.is_contiguous()) return Hold(tensor);
-  at::Tensor staged =
-      keep ? tensor.contiguous() : at::empty_like(tensor, at::MemoryFormat::Contiguous);
+  if (IsPlain(tensor)) return Hold(tensor);
+  at::Tensor staged = keep ? Plain(tensor) : at::empty_like(tensor, at::MemoryFormat::Contiguous);
   AtEnd([tensor, staged] { CopyInto(tensor, staged); });
   return Hold(staged);
 }

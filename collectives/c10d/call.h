@@ -43,10 +43,10 @@ class Call {
   // At the end of a wait, where the thread may be kept for ever.
   void LetGo() { communicator_.reset(); }
 
-  // A tensor whose bytes are read: itself or a contiguous copy.
-  at::Tensor Source(const at::Tensor& tensor) { return Hold(tensor.contiguous()); }
-  // A tensor that is written, and read too with `keep`: itself, or a contiguous one that is copied
-  // to it at the end.
+  // A tensor whose bytes are read: itself or a plain copy.
+  at::Tensor Source(const at::Tensor& tensor) { return Hold(Plain(tensor)); }
+  // A tensor that is written, and read too with `keep`: itself, or a plain one that is copied to it
+  // at the end.
   at::Tensor Target(const at::Tensor& tensor, bool keep);
   // The same for lists, whose elements come one behind the other.
   at::Tensor FlatSource(const std::vector<at::Tensor>& tensors) { return Hold(Flattened(tensors)); }

@@ -137,11 +137,15 @@ DataType ReducedType(const char* call, const at::Tensor& tensor, ReduceOp op) {
   return *type;
 }
 
+at::Tensor Plain(const at::Tensor& tensor) {
+  return IsPlain(tensor) ? tensor : tensor.resolve_conj().resolve_neg().contiguous();
+}
+
 bool AreOneBlock(const std::vector<at::Tensor>& tensors) {
   if (tensors.empty()) return false;
   const char* expected = static_cast<const char*>(tensors[0].const_data_ptr());
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.is_contiguous() || !tensor.storage().is_alias_of(tensors[0].storage()) ||
+    if (!IsPlain(tensor) || !tensor.storage().is_alias_of(tensors[0].storage()) ||
         tensor.const_data_ptr() != expected) {
       return false;
     }

@@ -38,8 +38,16 @@ ReduceOp OperatorOf(const char* call, const c10d::ReduceOp& op);
 // A type that `op` knows.
 DataType ReducedType(const char* call, const at::Tensor& tensor, ReduceOp op);
 
-// Whether the tensors lie one behind the other in one storage, each contiguous: then the first's
-// pointer is that of all.
+// Whether the tensor's memory holds its elements in their order. That of a lazy conjugate (conj())
+// or negative does not: a bit of the tensor says what its elements are.
+inline bool IsPlain(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+// Itself, or a plain copy.
+at::Tensor Plain(const at::Tensor& tensor);
+
+// Whether the tensors lie one behind the other in one storage, each plain: then the first's pointer
+// is that of all.
 bool AreOneBlock(const std::vector<at::Tensor>& tensors);
 // The tensors' elements one behind the other: themselves where they are one block, else a copy.
 at::Tensor Flattened(const std::vector<at::Tensor>& tensors);

@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "collectives/algorithms/unplanned.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 
 namespace weft::collectives::planner {
 namespace {

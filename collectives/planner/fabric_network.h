@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "base/ids.h"
 #include "base/units.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 #include "topology/fabric/fabric.h"
 
 namespace weft::collectives::planner {

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "collectives/algorithms/algorithm.h"
+#include "collectives/group_place.h"
 #include "collectives/planner/cost.h"
-#include "collectives/planner/group_place.h"
 
 namespace weft::collectives::planner {
 namespace {

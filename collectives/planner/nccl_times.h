@@ -17,7 +17,7 @@
 
 #include "absl/time/time.h"
 #include "base/units.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 #include "collectives/schedule.h"
 
 namespace weft::collectives::planner {

@@ -1,9 +1,6 @@
 #include "collectives/planner/own_place.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -13,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/first_line.h"
+#include "base/host_name.h"
 #include "base/status.h"
 #include "net/tcp/interface.h"
 #include "net/tcp/planned_ways.h"
@@ -26,25 +24,12 @@
 namespace weft::collectives::planner {
 namespace {
 
-#if WEFT_HAS_FABRICS
-absl::StatusOr<std::string> KernelsHostName() {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) {
-    return ErrnoStatus(errno, "ask the kernel for this host's name");
-  }
-  return std::string(name.data());
-}
-#endif
-
 // `setting`: what named the file.
 absl::StatusOr<RankPlace> OnFabric(absl::string_view setting, const std::string& file,
                                    const std::string& wanted) {
 #if WEFT_HAS_FABRICS
   WEFT_ASSIGN_OR_RETURN(const topology::Fabric fabric, topology::LoadFabric(file));
-  std::string name = wanted;
-  if (name.empty()) {
-    WEFT_ASSIGN_OR_RETURN(name, KernelsHostName());
-  }
+  const std::string name = wanted.empty() ? HostName() : wanted;
   absl::StatusOr<NodeId> host = fabric.Find(name);
   if (!host.ok() && wanted.empty()) host = fabric.Find(name.substr(0, name.find('.')));
   if (!host.ok()) {

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/settings.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 #include "topology/host/affinity.h"
 
 namespace weft::collectives::planner {

@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "base/ids.h"
 #include "base/settings.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 #include "topology/plan/connection_plan.h"
 
 namespace weft::collectives::planner {

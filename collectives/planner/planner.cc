@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "base/units.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 
 namespace weft::collectives::planner {
 namespace {

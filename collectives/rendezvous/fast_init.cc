@@ -8,8 +8,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/little_endian.h"
 #include "base/status.h"
-#include "collectives/store/protocol/little_endian.h"
 
 namespace weft::collectives {
 

@@ -114,7 +114,7 @@ absl::StatusOr<std::map<int, MemberRecord>> FindMembers(Store& store,
                                                         const RankSet& ranks);
 
 // What the first of the replaced ranks adds to their records for the survivors, by the records as
-// they were before and as they are.
+// they were before and as they are; null: nothing.
 using ReplacementNote = std::function<absl::StatusOr<std::string>(
     const std::map<int, MemberRecord>& before, const std::map<int, MemberRecord>& now)>;
 
@@ -122,7 +122,7 @@ using ReplacementNote = std::function<absl::StatusOr<std::string>(
 // one of them calls this. Its own record is in `options`, with the new generation.
 absl::StatusOr<JobGroups> RejoinGroups(Store& store, const FastInitOptions& options,
                                        const std::vector<int>& replaced,
-                                       const ReplacementNote& note = nullptr);
+                                       const ReplacementNote& note);
 
 // For any rank: waits for the records of the ranks that are replaced in options.round.
 struct Replacement {

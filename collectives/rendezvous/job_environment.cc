@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/host_name.h"
 #include "base/socket_address.h"
 #include "base/status.h"
 #include "collectives/store/client/store_addresses.h"
@@ -32,12 +32,6 @@ absl::Status StatusOf(const EnvironmentVariables& variables, Launcher launcher) 
                    absl::StrJoin(variables.problems(), "; "),
                    is_other ? absl::StrCat(" (launcher: ", LauncherName(launcher), ")")
                             : " (weft-run and torchrun set these)"));
-}
-
-std::string HostName() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 std::string ClientName(const JobEnvironment& job) {

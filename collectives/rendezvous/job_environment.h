@@ -68,7 +68,7 @@ struct JobStore {
 // MASTER_ADDR:MASTER_PORT), to which all connect within `timeout`; a process alone serves itself.
 // kFailedPrecondition when torchrun's agent has that port.
 absl::StatusOr<JobStore> StoreFromEnvironment(const JobEnvironment& environment,
-                                              absl::Duration timeout = absl::Minutes(5));
+                                              absl::Duration timeout);
 
 }  // namespace weft::collectives
 

@@ -45,10 +45,11 @@ struct SimulationPlacement {
 // Appends a collective to `workload`, in a group of its own called `name`. No rank starts before
 // `after`; the id returned ends when every rank has ended. InvalidArgument: ranks and endpoints
 // differ in number, or sends and receives do not meet (naming rank and step).
-absl::StatusOr<topology::OperationId> AddSchedules(
-    topology::Workload& workload, const std::vector<RankSchedule>& schedules,
-    const SimulationPlacement& placement, absl::string_view name,
-    absl::Span<const topology::OperationId> after = {});
+absl::StatusOr<topology::OperationId> AddSchedules(topology::Workload& workload,
+                                                   const std::vector<RankSchedule>& schedules,
+                                                   const SimulationPlacement& placement,
+                                                   absl::string_view name,
+                                                   absl::Span<const topology::OperationId> after);
 
 // One collective by an algorithm of algorithms/, likewise. `spec.size` ranks; `spec.rank` is
 // ignored. InvalidArgument: the algorithm has no such kind.

@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/algorithms/paths.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 #include "collectives/planner/planner.h"
 #include "collectives/simulate/simulate.h"
 

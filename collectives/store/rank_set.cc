@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/store/protocol/little_endian.h"
+#include "base/little_endian.h"
 
 namespace weft::collectives {
 namespace {

@@ -27,6 +27,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string Text(const absl::Status& status) { return std::string(status.message()); }
 
@@ -179,6 +180,68 @@ TEST_P(FailureTest, AMissingRankIsNamedAfterTheTimeout) {
       EXPECT_EQ(world->status().code(), absl::StatusCode::kDeadlineExceeded);
       EXPECT_EQ(FailureOf(world->status()).rank, 1);  // as data, from another rank
     }
+  });
+}
+
+// A start of many ranks on few cores waits longer than a stall; questions to everybody would then
+// open a link from each rank to each other.
+TEST_P(FailureTest, RanksThatWaitForALateOneOpenNoLinksToOthers) {
+  constexpr int kRanks = 8, kLate = 3;
+  RunRanks(kRanks, With({"collective.algorithm=ring"}), [&](std::shared_ptr<Endpoint> endpoint) {
+    const int me = endpoint->rank().value();
+    auto world = *Communicator::Create(endpoint, "world", AllRanks(kRanks));
+    if (me == kLate) absl::SleepFor(absl::Milliseconds(700));
+    EXPECT_TRUE(SumOfOnes(*world, 1000).ok());
+    for (const Endpoint::LinkCounters& link : endpoint->Counters()) {
+      const int distance = (link.peer.value() - me + kRanks) % kRanks;
+      EXPECT_TRUE(distance == 1 || distance == kRanks - 1)
+          << "rank " << me << " has a link with rank " << link.peer.value();
+    }
+  });
+}
+
+// A rank may make more calls at once than it remembers; another makes them one by one.
+TEST_P(FailureTest, CallsFarAheadOfAnotherRankAreNotTakenForCallsThatDiffer) {
+  constexpr size_t kCalls = 100;
+  RunRanks(3, With(), [&](std::shared_ptr<Endpoint> endpoint) {
+    const int me = endpoint->rank().value();
+    auto world = *Communicator::Create(std::move(endpoint), "world", AllRanks(3));
+    if (me == 2) absl::SleepFor(absl::Milliseconds(1200));
+    std::vector<float> data(kCalls * kCalls);
+    std::vector<WorkPtr> works;
+    for (size_t i = 0; i < kCalls; ++i) {
+      works.push_back(world->AllReduce(&data[i * kCalls], &data[i * kCalls], i + 1,
+                                       DataType::kFloat32, ReduceOp::kSum));
+      if (me != 0) {
+        ASSERT_TRUE(works.back()->Wait().ok()) << works.back()->status();
+      }
+    }
+    for (const WorkPtr& work : works) ASSERT_TRUE(work->Wait().ok()) << work->status();
+  });
+}
+
+// Rank 0 has made more calls than it remembers when rank 1, whose time runs out first, asks it.
+TEST_P(FailureTest, ARankThatIsFarAheadIsNotBlamedForOneThatIsMissing) {
+  constexpr int kCalls = 100;
+  std::atomic<bool> failed = false;
+  RunRanks(3, With({"collective.timeout=1500ms"}), [&](std::shared_ptr<Endpoint> endpoint) {
+    const int me = endpoint->rank().value();
+    auto world = *Communicator::Create(std::move(endpoint), "world", AllRanks(3));
+    float data[3] = {};
+    std::vector<WorkPtr> works;
+    if (me == 0) absl::SleepFor(absl::Milliseconds(300));
+    for (int i = 0; i < (me == 0 ? kCalls : me == 1 ? 1 : 0); ++i) {
+      works.push_back(world->AllReduce(data, data, 3, DataType::kFloat32, ReduceOp::kSum));
+    }
+    for (const WorkPtr& work : works) {
+      const absl::Status status = work->Wait();
+      EXPECT_THAT(Text(status), AllOf(HasSubstr("rank 2 has not called it"),
+                                      Not(HasSubstr("no such communicator"))));
+      EXPECT_EQ(FailureOf(status).rank, 2) << status;
+    }
+    if (me != 2) failed = true;
+    const absl::Time limit = absl::Now() + absl::Seconds(20);
+    while (!failed && absl::Now() < limit) std::this_thread::yield();
   });
 }
 

@@ -113,5 +113,50 @@ TEST_F(ProgressDriverTest, WorkThatIsStartedDuringATaskIsNotSleptOn) {
   EXPECT_FALSE(engine_.slept_on_work);
 }
 
+// Has deadlines, and nothing else. Counts the turns of the thread that makes it.
+class DueEngine final : public ProgressEngine {
+ public:
+  ProgressDriver driver{this};
+  int sleeps = 0;  // of that thread
+  int polls = 0;   // sleeps that it took several turns for
+
+ private:
+  bool Turn(int64_t now_ns) override {
+    if (std::this_thread::get_id() == own_) ++turns_;
+    TakeInbox(now_ns);
+    return false;
+  }
+  bool TakeInbox(int64_t) override {
+    std::vector<std::shared_ptr<Operation>> operations;
+    std::vector<ProgressDriver::Task> tasks;
+    return driver.Take(operations, tasks);
+  }
+  bool PrepareWait() override {
+    if (std::this_thread::get_id() != own_) return true;
+    ++sleeps;
+    if (std::exchange(turns_, 0) > 1) ++polls;
+    return true;
+  }
+  void FinishWait() override {}
+  int64_t NextDeadline() const override { return SystemClock::Nanoseconds() + 1'000'000; }
+
+  const std::thread::id own_ = std::this_thread::get_id();
+  int turns_ = 0;
+};
+
+// Else ranks that wait for each other would poll again and again where they outnumber the cores.
+TEST(ProgressDriverDeadlineTest, AWaitThatOnlyADeadlineWakesDoesNotPollAnew) {
+  DueEngine engine;
+  ASSERT_TRUE(engine.driver.Open().ok());
+  engine.driver.Begin(absl::ZeroDuration(), absl::Milliseconds(10));
+  const auto operation = NewOperation();
+  engine.driver.Start(operation);
+  while (engine.sleeps < 40) {
+    EXPECT_FALSE(engine.driver.WaitFor(*operation, absl::Milliseconds(400)).ok());
+  }
+  engine.driver.Stop();
+  EXPECT_LT(engine.polls, engine.sleeps / 2);
+}
+
 }  // namespace
 }  // namespace weft::collectives

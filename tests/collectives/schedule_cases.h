@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "collectives/algorithms/algorithm.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 #include "collectives/schedule.h"
 
 namespace weft::collectives {

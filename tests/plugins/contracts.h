@@ -33,6 +33,7 @@ inline std::vector<std::string> BrokenIn(Scenario scenario, int version, const O
   for (const Breach& breach : outcome->breaches) {
     broken.push_back(absl::StrCat(RowOf(breach.contract).name, ": ", breach.detail));
   }
+  if (!outcome->failure.empty()) broken.push_back(outcome->failure);
   return broken;
 }
 

@@ -41,8 +41,7 @@ struct StorePatience {
 absl::StatusOr<StoreConnection> DialStore(const std::vector<SocketAddress>& addresses,
                                           const net::JobSecret& secret,
                                           const std::string& parameters,
-                                          const StorePatience& patience,
-                                          absl::Duration silence = kStoreSilence);
+                                          const StorePatience& patience, absl::Duration silence);
 
 // A TCP socket of a store's client or server: no delay, and it notices within `silence` (seconds,
 // at least 3) that the other end's host is gone, whether it sends or only waits. A listener's

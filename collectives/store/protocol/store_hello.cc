@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/store/protocol/little_endian.h"
+#include "base/little_endian.h"
 #include "collectives/store/protocol/store_protocol.h"
 #include "net/handshake.h"
 

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/little_endian.h"
 #include "base/status.h"
-#include "collectives/store/protocol/little_endian.h"
 #include "net/handshake.h"
 
 namespace weft::collectives {

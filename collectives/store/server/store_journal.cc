@@ -13,9 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
+#include "base/little_endian.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "collectives/store/protocol/little_endian.h"
 
 namespace weft::collectives {
 namespace {

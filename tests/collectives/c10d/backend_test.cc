@@ -142,6 +142,36 @@ TEST(Backend, NonContiguousTensorsKeepTheirLayout) {
   });
 }
 
+// conj() changes a bit of the tensor and not its memory; so does what negates lazily.
+TEST(Backend, LazyConjugatesAndNegativesAreMovedAsTheNumbersThatTheyAre) {
+  RunBackends(2, [](WeftBackend& backend) {
+    const bool root = backend.getRank() == 0;
+    const auto numbers = [](float real, float imaginary) {
+      return at::full({2}, c10::complex<float>(real, imaginary), at::kComplexFloat);
+    };
+    for (const bool sends : {true, false}) {  // who has the lazy one
+      Tensors tensors{root ? numbers(1, 2) : numbers(0, 0)};
+      if (root == sends) tensors[0] = tensors[0].conj();
+      backend.broadcast(tensors, {})->wait();
+      ExpectEqual(tensors[0].resolve_conj(), numbers(1, sends ? -2.0F : 2.0F));
+    }
+    at::Tensor conjugate = numbers(1, 2).conj(), all = at::empty({4}, at::kComplexFloat);
+    backend._allgather_base(all, conjugate, {})->wait();
+    ExpectEqual(all, at::cat({numbers(1, -2), numbers(1, -2)}));
+    Tensors sum{conjugate};
+    backend.allreduce(sum, {})->wait();
+    ExpectEqual(conjugate.resolve_conj(), numbers(2, -4));
+    Tensors negative{at::_neg_view(at::ones({2}))};
+    backend.allreduce(negative, {})->wait();
+    ExpectEqual(negative[0].resolve_neg(), at::full({2}, -2.0F));
+    // Of one block.
+    std::vector<Tensors> lists{conjugate.split_with_sizes({1, 1})};
+    Tensors own{numbers(3, 5).narrow(0, 0, 1)};
+    backend.allgather(lists, own, {})->wait();
+    ExpectEqual(conjugate.resolve_conj(), numbers(3, 5));
+  });
+}
+
 TEST(Backend, MovesAnyTypeToAndFromTheRoot) {
   RunBackends(3, [](WeftBackend& backend) {
     const int rank = backend.getRank(), root = 1;
@@ -350,6 +380,28 @@ TEST(Backend, MemoryOfAWorkThatNobodyKeptIsFreedAfterItsEnd) {
     backend.barrier({})->wait();
     EXPECT_EQ(freed_early, 0);
     for (const std::vector<float>& data : memory) EXPECT_EQ(data[kElements / 2], 2.0F);
+  });
+}
+
+TEST(Backend, AReceiveThatWaitsForLongKeepsNoMemoryOfLaterCalls) {
+  RunBackends(2, [](WeftBackend& backend) {
+    constexpr int kWorks = 300;
+    const int peer = 1 - backend.getRank();
+    Tensors last{at::zeros({1})};
+    const auto receive = backend.recv(last, peer, 7);
+    std::vector<float> data(kWorks, 1.0F);
+    const auto freed = std::make_shared<int>(0);
+    for (float& one : data) {
+      Tensors tensors{at::from_blob(
+          &one, {1}, [freed](void*) { ++*freed; }, at::kFloat)};
+      backend.allreduce(tensors, {});
+      backend.barrier({})->wait();
+    }
+    EXPECT_GE(*freed, kWorks / 2);
+    Tensors sent{at::ones({1})};
+    backend.send(sent, peer, 7)->wait();
+    receive->wait();
+    ExpectEqual(last[0], at::ones({1}));
   });
 }
 

@@ -94,7 +94,10 @@ absl::StatusOr<JobGroups> Exchange(const std::string& layout, int rank, int rank
       StoreClientOptions client;
       client.address = server->address();
       auto store = StoreClient::Connect(client);
-      if (!store.ok()) return;
+      if (!store.ok()) {
+        jobs[static_cast<size_t>(self)] = store.status();
+        return;
+      }
       FastInitOptions options;
       options.mesh = mesh;
       options.rank = self;

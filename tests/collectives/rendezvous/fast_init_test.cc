@@ -188,7 +188,7 @@ TEST_F(FastInitStoreTest, OnlyThePeersOfReplacedRanksHearOfThemAndTheOldOnesAreF
   const std::vector<int> replaced = {4, 5};
   OnRanks(replaced, [&](int rank) {
     auto client = Connect(rank, 1);
-    auto job = RejoinGroups(*client, Options(rank, 1), replaced);
+    auto job = RejoinGroups(*client, Options(rank, 1), replaced, /*note=*/nullptr);
     ASSERT_TRUE(job.ok()) << job.status();
     EXPECT_EQ(job->members.at(4).address, "address 4.1");
     EXPECT_EQ(job->members.at(rank == 4 ? 0 : 1).generation, 0);

@@ -65,7 +65,8 @@ TEST(JobEnvironmentTest, ReadsTorchrunsVariables) {
   EXPECT_EQ(job->master_port, 29500);
   EXPECT_EQ(job->job, "run7");
   EXPECT_TRUE(job->torch_agent_store);
-  EXPECT_EQ(StoreFromEnvironment(*job).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(StoreFromEnvironment(*job, absl::Seconds(30)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(JobEnvironmentTest, NamesEverythingThatIsMissingOrBad) {

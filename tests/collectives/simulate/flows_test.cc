@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/algorithms/algorithm.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 #include "topology/cost/collective_flows.h"
 
 namespace weft::collectives {

@@ -112,7 +112,7 @@ TEST(Simulate, MemoryTimeComesOnTop) {
   const std::vector<RankSchedule> schedules{std::move(first).Finish(), std::move(second).Finish()};
   auto end = [&] {
     Workload workload;
-    EXPECT_TRUE(AddSchedules(workload, schedules, placement, "test").ok());
+    EXPECT_TRUE(AddSchedules(workload, schedules, placement, "test", {}).ok());
     return absl::ToDoubleMicroseconds(SimulateFlows(fabric, workload, {})->end);
   };
   const double without = end();
@@ -181,7 +181,7 @@ TEST(Simulate, ShortMessagesDoNotWaitForTheirReceives) {
   const std::vector<RankSchedule> schedules{std::move(first).Finish(), std::move(second).Finish()};
   auto end = [&] {
     Workload workload;
-    EXPECT_TRUE(AddSchedules(workload, schedules, placement, "test").ok());
+    EXPECT_TRUE(AddSchedules(workload, schedules, placement, "test", {}).ok());
     return absl::ToDoubleMicroseconds(SimulateFlows(fabric, workload, {})->end);
   };
   EXPECT_GT(end(), 17.9);  // 16 us of copying, and 2 us of cables behind it
@@ -211,7 +211,7 @@ TEST(Simulate, MessagesBetweenTwoRanksLeaveInTheOrderOfTheSchedule) {
     const SimulationPlacement placement{.endpoints = fabric.Endpoints(),
                                         .memory = Bandwidth::BytesPerSecond(4096e6),
                                         .eager = eager};
-    EXPECT_TRUE(AddSchedules(workload, schedules, placement, "test").ok());
+    EXPECT_TRUE(AddSchedules(workload, schedules, placement, "test", {}).ok());
     return absl::ToDoubleMicroseconds(SimulateFlows(fabric, workload, {})->end);
   };
   // The cables' 2 us, and 4 KiB and 512 KiB at 50 GB/s behind the copy.
@@ -230,7 +230,7 @@ TEST(Simulate, SchedulesThatDoNotMeetAreRefused) {
     Workload workload;
     const std::vector<RankSchedule> schedules{std::move(first).Finish(),
                                               std::move(second).Finish()};
-    return std::string(AddSchedules(workload, schedules, placement, "test").status().message());
+    return std::string(AddSchedules(workload, schedules, placement, "test", {}).status().message());
   };
   ScheduleBuilder sends, receives, nothing, shorter;
   sends.Send(1, {Buffer::kInput, 0}, 8);
@@ -247,7 +247,7 @@ TEST(Simulate, SchedulesThatDoNotMeetAreRefused) {
   b.Send(0, {Buffer::kInput, 0}, 8, {at_b});
   EXPECT_THAT(error(a, b), HasSubstr("wait for each other"));
   Workload workload;
-  EXPECT_THAT(std::string(AddSchedules(workload, {}, placement, "test").status().message()),
+  EXPECT_THAT(std::string(AddSchedules(workload, {}, placement, "test", {}).status().message()),
               HasSubstr("0 ranks on 2 endpoints"));
 }
 

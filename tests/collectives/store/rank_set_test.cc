@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/little_endian.h"
 #include "base/random.h"
-#include "collectives/store/protocol/little_endian.h"
 
 namespace weft::collectives {
 namespace {

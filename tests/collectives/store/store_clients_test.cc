@@ -52,7 +52,7 @@ TEST_F(StoreClientsTest, GarbageEndsOnlyItsOwnConnection) {
 
 TEST_F(StoreClientsTest, AFrameThatClaimsTooMuchIsRefused) {
   auto raw = DialStore(ResolveHostPort(server_->address()).value(), secret_, "0123456789abcdefraw",
-                       SystemClock().Now() + kPatience);
+                       SystemClock().Now() + kPatience, kStoreSilence);
   ASSERT_TRUE(raw.ok()) << raw.status();
   StoreRequest request;
   request.id = 1;
@@ -70,7 +70,7 @@ TEST_F(StoreClientsTest, AClientThatDoesNotReadIsClosedAndHarmsNobody) {
   server_.reset();
   Serve(options);
   auto raw = DialStore(ResolveHostPort(server_->address()).value(), secret_, "0123456789abcdefraw",
-                       SystemClock().Now() + kPatience);
+                       SystemClock().Now() + kPatience, kStoreSilence);
   ASSERT_TRUE(raw.ok()) << raw.status();
   for (uint64_t id = 1; id <= 40; ++id) {
     StoreRequest request;
@@ -95,9 +95,9 @@ TEST_F(StoreClientsTest, ManyWhoDoNotReadLargeAnswersHoldUpNoOther) {
   ASSERT_TRUE(client->Set("v", std::string(size_t{8} << 20, 'v')).ok());
   std::vector<StoreConnection> deaf;
   for (int i = 0; i < 70; ++i) {
-    auto raw =
-        DialStore(ResolveHostPort(server_->address()).value(), secret_,
-                  absl::StrCat("0123456789abcd", 10 + i, "raw"), SystemClock().Now() + kPatience);
+    auto raw = DialStore(ResolveHostPort(server_->address()).value(), secret_,
+                         absl::StrCat("0123456789abcd", 10 + i, "raw"),
+                         SystemClock().Now() + kPatience, kStoreSilence);
     ASSERT_TRUE(raw.ok()) << raw.status();
     StoreRequest request;
     request.op = StoreOp::kGet;
@@ -235,7 +235,7 @@ TEST_F(StoreClientsTest, AClientThatFloodsHoldsUpNoOther) {
   server_.reset();
   Serve(options);
   auto raw = DialStore(ResolveHostPort(server_->address()).value(), secret_, "0123456789abcdefraw",
-                       SystemClock().Now() + kPatience);
+                       SystemClock().Now() + kPatience, kStoreSilence);
   ASSERT_TRUE(raw.ok()) << raw.status();
   auto client = Connect(server_->address());
   std::vector<char> replies(size_t{1} << 16);
@@ -280,7 +280,7 @@ TEST_F(StoreClientsTest, AThousandClientsThatDropAtOnceHarmNobody) {
     StoreHello hello;
     hello.id = NewStoreId();
     auto raw = DialStore(ResolveHostPort(server_->address()).value(), secret_, EncodeHello(hello),
-                         SystemClock().Now() + kPatience);
+                         SystemClock().Now() + kPatience, kStoreSilence);
     ASSERT_TRUE(raw.ok()) << raw.status();
     many.push_back(*std::move(raw));
   }

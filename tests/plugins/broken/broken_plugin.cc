@@ -1,6 +1,7 @@
 // A net plugin that breaks one contract on purpose, so that the harness can be seen to notice: the
 // table v11 of the plugin that BROKEN_PLUGIN_WRAPS names, with the fault that BROKEN_PLUGIN_FAULT
-// names (a contract's name; empty: none). One library for all faults, chosen as it is loaded.
+// names (a contract's name; empty: none). One library for all faults, chosen as it is loaded. Two
+// more break no contract: "slow" sleeps for 10 ms in each isend, "endless-load" is never loaded.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -181,6 +182,7 @@ void Take(Comm& comm, Request* one, void** request) {
 
 Result Send(void* send_comm, void* data, size_t size, int tag, void* memory, void* /*event*/,
             void** request) {
+  if (Is("slow")) usleep(10'000);
   std::lock_guard lock(mutex);
   *request = nullptr;
   Comm& comm = comms[send_comm];
@@ -337,6 +339,7 @@ __attribute__((constructor)) static void Load() {
   const char* path = getenv("BROKEN_PLUGIN_WRAPS");
   const char* name = getenv("BROKEN_PLUGIN_FAULT");
   fault = name == nullptr ? "" : strdup(name);
+  while (Is("endless-load")) pause();
   void* library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library != nullptr) inner = static_cast<const NetV11*>(dlsym(library, "ncclNetPlugin_v11"));
   if (inner == nullptr) {

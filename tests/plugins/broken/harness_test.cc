@@ -39,12 +39,12 @@ TEST(NcclHarness, OurPluginKeepsContractsBetweenThreadsOfOneProcess) {
 
 TEST(NcclHarness, SetsUpAndClosesManyConnections) {
   Options options = TestOptions(WEFT_PLUGIN);
-  options.connections = 50;
+  options.connections = 520;  // whose handles are more than one message between the ranks
   absl::StatusOr<Outcome> outcome = RunScenario(Scenario::kConnections, 12, options);
   ASSERT_TRUE(outcome.ok()) << outcome.status();
   EXPECT_TRUE(outcome->breaches.empty());
   ASSERT_FALSE(outcome->figures.empty());
-  EXPECT_EQ(outcome->figures[0].second, 100);
+  EXPECT_EQ(outcome->figures[0].second, 1040);
 }
 
 TEST(NcclHarness, MeasuresSpeedAndChecksData) {
@@ -69,6 +69,39 @@ TEST(NcclHarness, AFileThatIsNoPluginIsNamed) {
   absl::StatusOr<PluginInfo> other = Inspect("libc.so.6");
   EXPECT_EQ(other.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(other.status().message()), testing::HasSubstr("ncclNetPlugin_v"));
+}
+
+TEST(NcclHarness, APluginThatIsNeverLoadedIsNotWaitedForForEver) {
+  setenv("BROKEN_PLUGIN_WRAPS", WEFT_PLUGIN, 1);
+  setenv("BROKEN_PLUGIN_FAULT", "endless-load", 1);
+  absl::StatusOr<PluginInfo> endless = Inspect(WEFT_BROKEN_PLUGIN, absl::Milliseconds(500));
+  unsetenv("BROKEN_PLUGIN_FAULT");
+  EXPECT_EQ(endless.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(endless.status().message()),
+              testing::HasSubstr("is not loaded after 500ms (--timeout)"));
+}
+
+// Longer in all than a call may hang, in which every request completes in time.
+TEST(NcclHarness, ARunThatMovesMayTakeLong) {
+  setenv("BROKEN_PLUGIN_WRAPS", WEFT_PLUGIN, 1);
+  setenv("BROKEN_PLUGIN_FAULT", "slow", 1);
+  Options options = TestOptions(WEFT_BROKEN_PLUGIN);
+  options.timeout = absl::Seconds(1);
+  options.communicators = 1;
+  options.requests = 500;
+  options.size_max = 4096;
+  EXPECT_THAT(BrokenIn(Scenario::kTraffic, 11, options), testing::IsEmpty());
+  unsetenv("BROKEN_PLUGIN_FAULT");
+}
+
+TEST(NcclHarness, WhatCouldNotBeTriedIsNoContractKept) {
+  Options options = TestOptions(WEFT_PLUGIN);
+  options.device = 1000;
+  absl::StatusOr<Outcome> outcome = RunScenario(Scenario::kSteps, 11, options);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_TRUE(outcome->breaches.empty());
+  EXPECT_THAT(outcome->failure, testing::HasSubstr("--device 1000: the plugin has "));
+  EXPECT_FALSE(outcome->kept());
 }
 
 Scenario ScenarioThatShows(Contract contract) {

@@ -253,4 +253,4 @@ add_tests(Features, (ddp, ddp_views_of_buckets_no_sync, ddp_communication_hook, 
 add_tests(Features, (compiled, ddp_uneven_inputs, differentiable_collectives), sizes=(2,))
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -260,7 +260,7 @@ class JobTest(unittest.TestCase):
 
 def main():
     if sys.argv[1:2] != ["rank"]:
-        unittest.main()
+        unittest.main(verbosity=2)
         return
     method, place = sys.argv[2], {}
     if len(sys.argv) > 3:

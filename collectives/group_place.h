@@ -1,8 +1,8 @@
 // What a group stands on: which of its ranks share a host, which hosts share a switch, and what
 // their NICs and cables carry. Made from what every rank knows of every other since start-up, so
 // that no two ranks of a group ever disagree. Never changes; may be shared by threads.
-#ifndef WEFT_COLLECTIVES_PLANNER_GROUP_PLACE_H_
-#define WEFT_COLLECTIVES_PLANNER_GROUP_PLACE_H_
+#ifndef WEFT_COLLECTIVES_GROUP_PLACE_H_
+#define WEFT_COLLECTIVES_GROUP_PLACE_H_
 
 #include <string>
 #include <vector>
@@ -24,7 +24,7 @@ struct RankPlace {
   // Bytes a second: of the host's slowest NIC, of all its NICs, and of all cables from its switch
   // to other switches.
   double nic_rate = 0, host_rate = 0, switch_rate = 0;
-  std::string plan;  // names the flows of the rank's plan directory (planned_peers.h)
+  std::string plan;  // names the flows of the rank's plan directory (planner/planned_peers.h)
 
   bool operator==(const RankPlace&) const = default;
 };
@@ -75,4 +75,4 @@ GroupPlace PlaceOf(const CollectiveSpec& spec);
 
 }  // namespace weft::collectives
 
-#endif  // WEFT_COLLECTIVES_PLANNER_GROUP_PLACE_H_
+#endif  // WEFT_COLLECTIVES_GROUP_PLACE_H_

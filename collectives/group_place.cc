@@ -1,4 +1,4 @@
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 
 #include <algorithm>
 #include <cstdlib>
