@@ -19,10 +19,10 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "tools/command_line.h"
+#include "trainer/generate/generate.h"
+#include "trainer/generate/trained_model.h"
+#include "trainer/kernel_choice/read_bandwidth.h"
 #include "trainer/kernels/decode.h"
-#include "trainer/loop/generate.h"
-#include "trainer/loop/read_bandwidth.h"
-#include "trainer/loop/trained_model.h"
 #include "trainer/memory/memory.h"
 
 namespace weft::train {

@@ -417,7 +417,7 @@ int Main(int argc, char** argv) {
       "4: failed as the process of this rank before it did, in the same step (weft-run --recover).",
       "weft-train");
   Command command;
-  app.add_option("config", command.config_path, "TOML file; docs/training.md lists its keys")
+  app.add_option("config", command.config_path, "TOML file; docs/training-keys.md lists its keys")
       ->check(CLI::ExistingFile);
   app.add_option("--run-dir", command.run_dir, "folder for everything that the run writes")
       ->default_val("runs/train");
@@ -449,7 +449,7 @@ int Main(int argc, char** argv) {
          "measure anew, for up to so many seconds at the start, which library is fastest at "
          "each product and at attention, and keep it for later runs on this machine; on an "
          "idle one")
-      ->check(CLI::Range(0.1, 600.0));
+      ->check(RealRange(0.1, 600));
   CLI::Option* const check = app.add_flag(
       "--check", command.check,
       "say what the layout means (ranks, micro-batches, bubble, memory) or why it cannot "

@@ -13,6 +13,7 @@
 #include "base/read_file.h"
 #include "base/status.h"
 #include "base/toml.h"
+#include "trainer/kernels/instruction_sets.h"
 
 namespace weft::train {
 namespace {
@@ -387,9 +388,12 @@ absl::Status Validate(const TrainConfig& config, const Settings& settings) {
   if (config.device_collectives == DeviceCollectives::kNccl && config.device == DeviceKind::kCpu) {
     return error("parallel.collectives", "NCCL moves tensors of train.device = cuda alone");
   }
-  const bool is_atens = config.gemm == KernelLibrary::kAten || config.gemm == KernelLibrary::kAuto;
-  if (!is_atens && config.device == DeviceKind::kCuda) {
-    return error("train.gemm", "of train.device = cpu alone; a GPU takes aten, or auto");
+  for (const auto& [name, library] :
+       {std::pair{"train.gemm", config.gemm}, std::pair{"train.attention", config.attention}}) {
+    const bool is_atens = library == KernelLibrary::kAten || library == KernelLibrary::kAuto;
+    if (!is_atens && config.device != DeviceKind::kCpu) {
+      return error(name, "of train.device = cpu alone; the others take aten, or auto");
+    }
   }
   if (config.optimizer.min_learning_rate > config.optimizer.learning_rate) {
     return error("optimizer.min_learning_rate",
@@ -559,10 +563,9 @@ std::string DescribeDifference(absl::string_view before, absl::string_view now) 
 
 bool CpuHasFastBf16() {
 #if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512bf16");  // every CPU with AMX has it, too
-#else
-  return false;
+  if (__builtin_cpu_supports("amx-tile")) return true;
 #endif
+  return kernels::MultipliesPairsFast();
 }
 
 absl::string_view NameOf(Precision precision) {

@@ -6,7 +6,7 @@
 // The keys are the rows of TrainSettings(), "section.key" there and [section] key in the file. An
 // unknown key or a value that is not allowed is an error that names file, line and the nearest
 // valid key. Values of text are taken as they are; "auto" is resolved by the engine, not here, but
-// for precision (ResolvedPrecision).
+// for train.precision.
 #ifndef WEFT_TRAINER_CONFIG_H_
 #define WEFT_TRAINER_CONFIG_H_
 
@@ -172,7 +172,7 @@ struct TrainConfig {
   std::string text;
 };
 
-// The table of keys, in the order of docs/training.md.
+// The table of keys, in the order of docs/training-keys.md.
 absl::Span<const SettingRow> TrainSettings();
 
 // `path` may be empty: the defaults. `overrides` are "name=value". `preset` may be empty, else it
@@ -195,11 +195,11 @@ std::string ResumeIdentity(const TrainConfig& config);
 // What differs between two of them, "" when nothing does.
 std::string DescribeDifference(absl::string_view before, absl::string_view now);
 
-// Whether this CPU multiplies bf16 faster than fp32 (AMX or AVX512-BF16): what "auto" asks.
+// Whether this CPU multiplies bf16 faster than fp32 (AMX, or MultipliesPairsFast()): what "auto" asks.
 bool CpuHasFastBf16();
 absl::string_view NameOf(Precision precision);
 
-// The page of docs/training.md's reference.
+// The page docs/training-keys.md.
 std::string TrainSettingsMarkdown();
 
 }  // namespace weft::train

@@ -1,4 +1,4 @@
-// The one table of a training run's keys. The reference in docs/training.md is generated from it.
+// The one table of a training run's keys. docs/training-keys.md is generated from it.
 #include <array>
 
 #include "absl/strings/str_cat.h"
@@ -68,7 +68,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"train.micro_batch", kInteger, "0", "0..", "Samples a rank takes at once, gradients being summed over several; 0 takes its whole share."},
     {"train.seed", kInteger, "1", "0..", "Draws the initial parameters, the order of the data, dropout and the sample text."},
     {"train.device", kChoice, "cpu", "cpu|cpu-aten|cuda", "What a rank computes on: cuda is one GPU a rank, and needs a LibTorch with CUDA (gpu.md). cpu-aten is the CPU by the way that a GPU takes, LibTorch's operations and collectives through copies: slower, to test that way."},
-    {"train.precision", kChoice, "auto", "auto|fp32|bf16|fp16", "Number type of parameters and activations in computation; auto takes bf16 where the CPU multiplies it fast (AMX, AVX512-BF16), else fp32. Optimizer state is fp32 always, parameters besides unless train.master_weights is false. fp16 needs a loss scale and is for trying it: CPUs compute it slowly."},
+    {"train.precision", kChoice, "auto", "auto|fp32|bf16|fp16", "Number type of parameters and activations in computation; auto takes bf16 where the CPU multiplies it faster than fp32 (AMX; AVX512-BF16 of AMD's), else fp32. Optimizer state is fp32 always, parameters besides unless train.master_weights is false. fp16 needs a loss scale and is for trying it: CPUs compute it slowly."},
     {"train.master_weights", kBool, "true", "", "With bf16: keep fp32 values beside the parameters. false keeps bf16 alone, which an update rounds up or down by chance, so that small steps count on average."},
     {"train.loss_scale", kReal, "65536", "1..1e9", "fp16: what the loss is multiplied by at the beginning, so that small gradients are not lost. A step that is not finite is left out and halves it."},
     {"train.loss_scale_steps", kInteger, "1000", "1..", "fp16: finite steps in a row that double the loss scale."},
@@ -83,7 +83,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"train.tensorboard", kBool, "false", "", "Writes the numbers of metrics.jsonl for TensorBoard as well, into RUN/tensorboard."},
     {"train.peak_tflops", kReal, "0", "0..", "Peak of one rank in TFLOP/s, for the metric mfu; 0 measures it with a matrix product at the start."},
 
-    {"parallel.tensor", kInteger, "1", "1..1024", "Ranks that share each layer: its matrices are cut over them, and between the matrix products the rows of its activations (sequence parallelism). Divides model.heads and model.ffn."},
+    {"parallel.tensor", kInteger, "1", "1..1024", "Ranks that share each layer: its matrices are cut over them, and between the matrix products the rows of its activations (sequence parallelism). Divides model.heads and, without experts, model.ffn."},
     {"parallel.tensor_chunks", kInteger, "2", "1..64", "Pieces in which the tensor axis exchanges activations, so that one piece is multiplied while the next is under way."},
     {"parallel.context", kInteger, "1", "1..1024", "Ranks that share each sample: its tokens are cut over them (context parallelism). model.sequence is a multiple of it, and with ring of twice as much."},
     {"parallel.context_method", kChoice, "ring", "ring|ulysses", "How attention sees the tokens of other ranks: ring passes keys and values on while attention on them is computed; ulysses exchanges heads for tokens, and parallel.tensor x parallel.context divides model.heads."},
@@ -94,7 +94,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"parallel.chunks", kInteger, "0", "0..64", "Chunks of layers that a stage holds; 0 takes 2 with interleaved and zb-v, else 1."},
     {"parallel.stages", kText, "auto", "auto|even, or layers: 3,4,4,1", "Layers of each chunk of the pipeline, in the model's order. auto weighs in the output projection, so that the stage with the most work has as little as can be."},
     {"parallel.receives_ahead", kInteger, "2", "0..64", "Passes of the pipeline ahead of the running one whose inputs are received under it; 0: a pass asks for its input when it is to run, and waits for the whole transfer."},
-    {"parallel.collectives", kChoice, "auto", "auto|staged|nccl", "What moves a GPU's tensors between ranks, but for the pipeline's messages: nccl where they are, beside the computation; staged copies them through host memory. auto is nccl with train.device = cuda where every rank has a GPU of its own and libweft-cuda.so is there."},
+    {"parallel.collectives", kChoice, "auto", "auto|staged|nccl", "What moves a GPU's tensors between ranks: nccl where they are, beside the computation; staged copies them through host memory. auto is nccl with train.device = cuda where every rank has a GPU of its own and libweft-cuda.so is there."},
     {"parallel.overlap", kText, "all", "all|none, or axes: data,tensor,context,expert", "Axes whose communication runs under computation; on the others a rank waits for each exchange where it begins, and the tensor axis does not cut them. The pipeline's is parallel.receives_ahead."},
     {"parallel.zero", kInteger, "1", "0..3", "0: every data-parallel rank has all training state; 1: optimizer state is sharded over the ranks; 2: accumulated gradients, too; 3: parameters, too, which are gathered before a block uses them and given back after."},
     {"parallel.zero_group", kInteger, "0", "0..65536", "Ranks that share training state between them; groups of so many data-parallel ranks are replicas of each other. Divides the data-parallel ranks; 0 takes all of them. With experts, beyond parallel.context x parallel.expert a multiple of that."},

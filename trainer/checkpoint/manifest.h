@@ -1,8 +1,9 @@
 // manifest.json: what makes a folder of shard files a checkpoint. Written last, so a folder with a
 // valid one is whole. docs/checkpoint-format.md describes the files; this is their form in memory.
 //
-// Training state is a set of flat buffers: one-dimensional arrays that stand for the whole model
-// ("parameters", "adam.m"), cut over the ranks as the layout says. Ranges count elements; those of
+// Training state is a set of flat buffers: one-dimensional arrays, one for each parameter of the
+// whole model ("parameters.NAME") and each state of the optimizer's of it ("adam.mean.NAME"), cut
+// over the ranks as the layout says. Ranges count elements; those of
 // a matrix that is cut by columns are regular boxes: many runs, one a row.
 #ifndef WEFT_TRAINER_CHECKPOINT_MANIFEST_H_
 #define WEFT_TRAINER_CHECKPOINT_MANIFEST_H_

@@ -55,7 +55,7 @@ struct ReadPlan {
 // most of a tensor, so that each reads about as much; a chunk is at most `round_bytes`. Where
 // `holders` ([shard][rank]) are given, only they can read a shard; each has one at least.
 ReadPlan PlanRead(const Manifest& manifest, const std::vector<std::vector<ReadNeed>>& needs,
-                  int64_t round_bytes, const std::vector<std::vector<bool>>& holders = {});
+                  int64_t round_bytes, const std::vector<std::vector<bool>>& holders);
 
 }  // namespace weft::train
 

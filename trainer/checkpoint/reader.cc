@@ -11,7 +11,6 @@
 #include "base/crc32c.h"
 #include "base/read_file.h"
 #include "base/status.h"
-#include "trainer/checkpoint/rank_state.h"
 #include "trainer/files/file.h"
 
 namespace weft::train {
@@ -181,21 +180,6 @@ absl::Status CheckpointReader::Read(absl::string_view name, int64_t begin, int64
     at = stop;
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<std::byte>> CheckpointReader::ReadRankState(
-    int rank, absl::string_view name) const {
-  if (rank < 0 || rank >= manifest_.world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path_, ": rank ", rank, " of the ", manifest_.world_size, " that wrote it"));
-  }
-  WEFT_ASSIGN_OR_RETURN(const SafetensorsFile* file, Touch(rank));
-  const TensorInfo* tensor = file->Find(absl::StrCat(kRankStatePrefix, name));
-  if (tensor == nullptr) {
-    return absl::NotFoundError(absl::StrCat(file->path(), " has no state '", name, "'"));
-  }
-  absl::Span<const std::byte> bytes = file->Data(*tensor);
-  return std::vector<std::byte>(bytes.begin(), bytes.end());
 }
 
 }  // namespace weft::train

@@ -61,8 +61,6 @@ class CheckpointReader {
   // first, as by Read.
   absl::Status ReadUnverified(int shard, const BufferLayout& buffer, int64_t begin, int64_t end,
                               absl::Span<std::byte> out) const;
-  // What a rank of the run that wrote the checkpoint gave as RankState.
-  absl::StatusOr<std::vector<std::byte>> ReadRankState(int rank, absl::string_view name) const;
 
  private:
   struct Shard {

@@ -66,7 +66,7 @@ class Retention {
   // To know more checkpoints it reads one whole, at most; where `gives_up`, it leaves that, and the
   // next call tries again. Until `keep` are known, nothing is deleted: for a while there may be
   // more than `keep`.
-  absl::StatusOr<std::vector<std::string>> Prune(const std::atomic<bool>& gives_up = false);
+  absl::StatusOr<std::vector<std::string>> Prune(const std::atomic<bool>& gives_up);
 
  private:
   bool Verify(const std::string& path, int64_t step, const std::atomic<bool>& gives_up);

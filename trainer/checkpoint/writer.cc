@@ -14,14 +14,12 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/crc32c.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "topology/host/thread_binding.h"
-#include "trainer/checkpoint/rank_state.h"
 #include "trainer/files/file.h"
 
 namespace weft::train {
@@ -117,8 +115,7 @@ absl::Status CheckpointWriter::CheckParts(int rank, absl::Span<const BufferPart>
       in_ranges += range.elements();
       end = std::max(end, range.begin + (range.count - 1) * range.stride + range.length);
     }
-    if (!whole || part.begin < 0 || in_ranges != Count(part) || end > part.elements ||
-        absl::StartsWith(part.name, kRankStatePrefix)) {
+    if (!whole || part.begin < 0 || in_ranges != Count(part) || end > part.elements) {
       return absl::InvalidArgumentError(
           absl::StrCat("buffer '", part.name, "': ", part.bytes.size(), " bytes of ",
                        NameOf(part.dtype), " at element ", part.begin, " of ", part.elements));
@@ -132,8 +129,7 @@ absl::Status CheckpointWriter::CheckParts(int rank, absl::Span<const BufferPart>
   return absl::OkStatus();
 }
 
-absl::Status CheckpointWriter::WriteShard(int rank, absl::Span<const BufferPart> parts,
-                                          absl::Span<const RankState> states) {
+absl::Status CheckpointWriter::WriteShard(int rank, absl::Span<const BufferPart> parts) {
   WEFT_RETURN_IF_ERROR(CheckParts(rank, parts));
   WEFT_RETURN_IF_ERROR(MakeFolders(temporary_));
   // A note of an earlier try must not vouch for a shard that this one fails to write.
@@ -142,14 +138,9 @@ absl::Status CheckpointWriter::WriteShard(int rank, absl::Span<const BufferPart>
   }
   std::vector<const BufferPart*> order = ByWidth(parts);
   std::vector<TensorSpec> tensors;
-  tensors.reserve(order.size() + states.size());
+  tensors.reserve(order.size());
   for (const BufferPart* part : order) {
     tensors.push_back({part->name, part->dtype, {Count(*part)}});
-  }
-  for (const RankState& state : states) {
-    tensors.push_back({absl::StrCat(kRankStatePrefix, state.name),
-                       DType::kU8,
-                       {static_cast<int64_t>(state.bytes.size())}});
   }
   SafetensorsMetadata metadata = {{"format", "weft-checkpoint-shard"},
                                   {"step", absl::StrCat(step_)},
@@ -163,7 +154,6 @@ absl::Status CheckpointWriter::WriteShard(int rank, absl::Span<const BufferPart>
   {
     const SaveTimes::Scope scope(times_, SavePhase::kWrite);
     WEFT_ASSIGN_OR_RETURN(checksums, WriteParts(order, file));
-    for (const RankState& state : states) WEFT_RETURN_IF_ERROR(file.Append(state.bytes));
   }
   const SaveTimes::Scope scope(times_, SavePhase::kSync);
   WEFT_RETURN_IF_ERROR(file.Commit());

@@ -42,12 +42,6 @@ struct BufferPart {
   std::vector<int64_t> shape;
 };
 
-// Bytes that belong to one rank alone, as a random generator's state.
-struct RankState {
-  std::string name;
-  absl::Span<const std::byte> bytes;
-};
-
 // What is the same on every rank.
 struct CheckpointState {
   int64_t samples_consumed = 0;
@@ -73,8 +67,7 @@ class CheckpointWriter {
   // Where time goes from now on; null: it is not measured. `times` outlives this object.
   void set_times(SaveTimes* times) { times_ = times; }
 
-  absl::Status WriteShard(int rank, absl::Span<const BufferPart> parts,
-                          absl::Span<const RankState> states = {});
+  absl::Status WriteShard(int rank, absl::Span<const BufferPart> parts);
   // The path of the checkpoint. An earlier checkpoint of the same step is replaced: at every
   // moment the old one or the new one can be found (FindLatest).
   absl::StatusOr<std::string> Commit(const CheckpointState& state);

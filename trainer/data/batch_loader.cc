@@ -12,6 +12,13 @@ constexpr int64_t kBatchTokensMost = int64_t{1} << 28;  // of one rank, in 2 GiB
 
 }  // namespace
 
+absl::Status CheckBatchFits(int64_t rows, int64_t seq_length) {
+  if (rows <= kBatchTokensMost / (seq_length + 1)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      rows, " samples of ", seq_length + 1, " tokens a step and rank; at most ", kBatchTokensMost,
+      " tokens fit: take a smaller train.global_batch, or more ranks"));
+}
+
 absl::StatusOr<std::unique_ptr<BatchLoader>> BatchLoader::Start(
     std::shared_ptr<const SampleStream> stream, const BatchOptions& options) {
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
@@ -28,12 +35,8 @@ absl::StatusOr<std::unique_ptr<BatchLoader>> BatchLoader::Start(
                                                    options.prefetch,
                                                    " batches ahead; at least 0 of both is right"));
   }
-  const int64_t rows = options.global_batch / options.world_size;
-  if (rows > kBatchTokensMost / (stream->seq_length() + 1)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        rows, " samples of ", stream->seq_length() + 1, " tokens a step and rank; at most ",
-        kBatchTokensMost, " tokens fit: take a smaller train.global_batch, or more ranks"));
-  }
+  WEFT_RETURN_IF_ERROR(
+      CheckBatchFits(options.global_batch / options.world_size, stream->seq_length()));
   return std::unique_ptr<BatchLoader>(new BatchLoader(std::move(stream), options));
 }
 

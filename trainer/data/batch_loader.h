@@ -40,6 +40,10 @@ struct Batch {
   std::vector<int64_t> tokens;  // [rows, columns]: the number type that embedding and loss take
 };
 
+// kInvalidArgument where `rows` samples of `seq_length` tokens are more than the loader of one rank
+// takes at a time.
+absl::Status CheckBatchFits(int64_t rows, int64_t seq_length);
+
 class BatchLoader {
  public:
   // `stream` may serve other loaders too.

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/host_name.h"
 #include "base/json_text.h"
 #include "base/log.h"
 #include "base/read_file.h"
@@ -22,11 +22,6 @@ namespace weft::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string HostName() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
 
 // Another one after every start of the kernel, and the same in all its containers, which share the
 // kernel's locks.

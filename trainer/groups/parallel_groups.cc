@@ -35,7 +35,8 @@ absl::Status CheckModel(const TrainConfig& config) {
                                ": one must divide the other, so that a rank has whole key-value "
                                "heads or a part of the queries of one"));
   }
-  if (model.ffn % parts != 0) {
+  // An expert is whole on one rank.
+  if (!model.HasExperts() && model.ffn % parts != 0) {
     return Refuse(
         absl::StrCat("parallel.tensor = ", parts, " does not divide model.ffn = ", model.ffn));
   }

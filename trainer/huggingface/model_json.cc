@@ -138,7 +138,10 @@ Json DefaultOf(absl::string_view type, const std::string& key, const Json& their
                                   {"use_parallel_residual", true}};
     return defaults.value(key, Json());
   }
-  if (key == "num_key_value_heads") return theirs.value("num_attention_heads", Json());
+  if (key == "num_key_value_heads") {
+    const bool is_llama = theirs.value("model_type", Json()) == "llama";
+    return is_llama ? theirs.value("num_attention_heads", Json()) : Json(8);
+  }
   if (key == "rope_theta") return type == "mixtral" ? 1e6 : 1e4;
   if (key == "rms_norm_eps") return type == "mixtral" ? 1e-5 : 1e-6;
   static const Json defaults = {
@@ -148,9 +151,8 @@ Json DefaultOf(absl::string_view type, const std::string& key, const Json& their
 
 // Newer transformers keep what concerns rotary positions in one object.
 void SpreadRotary(Json& theirs) {
-  const auto found = theirs.find("rope_parameters");
-  if (found == theirs.end() || !found->is_object()) return;
-  Json rotary = *found;
+  Json rotary = theirs.value("rope_parameters", Json());
+  if (!rotary.is_object()) return;
   if (rotary.contains("rope_theta")) {
     theirs["rope_theta"] = theirs["rotary_emb_base"] = rotary["rope_theta"];
     rotary.erase("rope_theta");
@@ -159,7 +161,21 @@ void SpreadRotary(Json& theirs) {
     theirs["rotary_pct"] = theirs["partial_rotary_factor"] = rotary["partial_rotary_factor"];
     rotary.erase("partial_rotary_factor");
   }
-  if (rotary.value("rope_type", Json("default")) != "default") theirs["rope_scaling"] = rotary;
+  const Json type = rotary.value("rope_type", rotary.value("type", Json("default")));
+  const bool is_given = !theirs.value("rope_scaling", Json()).is_null();  // goes before
+  if (type != "default" && !is_given) theirs["rope_scaling"] = rotary;
+}
+
+// Older transformers call a scaling's kind "type"; some write both names. "default" scales nothing.
+void SettleScaling(Json& theirs) {
+  Json scaling = theirs.value("rope_scaling", Json());
+  if (!scaling.is_object()) return;
+  const Json type = scaling.value("type", Json());
+  if (!type.is_null() && scaling.value("rope_type", type) == type) {
+    scaling.erase("type");
+    scaling["rope_type"] = type;
+  }
+  theirs["rope_scaling"] = scaling.value("rope_type", Json()) == "default" ? Json() : scaling;
 }
 
 bool IsSame(const std::string& key, const Json& theirs, const Json& ours,
@@ -173,7 +189,7 @@ bool IsSame(const std::string& key, const Json& theirs, const Json& ours,
   }
   // Two names of the same function.
   if (ours == "gelu_new" && theirs == "gelu_pytorch_tanh") return true;
-  return theirs == ours;
+  return nlohmann::json(theirs) == nlohmann::json(ours);  // whatever the order of an object's keys
 }
 
 class Checker {
@@ -184,6 +200,7 @@ class Checker {
   absl::Status Run() {
     WEFT_RETURN_IF_ERROR(CheckType());
     SpreadRotary(theirs_);
+    SettleScaling(theirs_);
     // Keys of the file alone, or of no part of the model.
     static const std::set<std::string> others = {"model_type", "architectures", "bos_token_id",
                                                  "eos_token_id", "torch_dtype"};

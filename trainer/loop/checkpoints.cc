@@ -690,17 +690,4 @@ absl::Status RunCheckpoints::FinishMirror() {
   return status;
 }
 
-absl::StatusOr<std::vector<at::Tensor>> LoadModel(const std::string& path,
-                                                  const ModelConfig& config, Precision precision) {
-  WEFT_ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(path));
-  std::vector<at::Tensor> tensors;
-  for (const ParameterSpec& spec : GptParameters(config)) {
-    at::Tensor values = at::empty(spec.shape, at::kFloat);
-    WEFT_RETURN_IF_ERROR(reader->Read(absl::StrCat(kParameterPrefix, spec.name), 0, spec.elements(),
-                                      BytesOf(values.data_ptr<float>(), spec.elements())));
-    tensors.push_back(values.to(TypeOf(precision)));
-  }
-  return tensors;
-}
-
 }  // namespace weft::train

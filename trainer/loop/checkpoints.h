@@ -171,11 +171,6 @@ class RunCheckpoints {
   std::future<absl::Status> saving_;  // last: it is waited for before the rest goes
 };
 
-// The whole model of a checkpoint, tensors in the order of GptParameters(config), in the type that
-// the model computes in.
-absl::StatusOr<std::vector<at::Tensor>> LoadModel(const std::string& path,
-                                                  const ModelConfig& config, Precision precision);
-
 }  // namespace weft::train
 
 #endif  // WEFT_TRAINER_LOOP_CHECKPOINTS_H_

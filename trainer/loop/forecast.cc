@@ -1,7 +1,5 @@
 #include "trainer/loop/forecast.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
@@ -14,10 +12,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/host_name.h"
 #include "base/status.h"
 #include "trainer/memory/memory.h"
 #include "trainer/model/gpt.h"
 #include "trainer/model/parameters.h"
+#include "trainer/optimizer/optimizer.h"
 #include "trainer/parallel/layout.h"
 
 namespace weft::train {
@@ -520,12 +520,6 @@ struct Share {
   std::string place;
   Bytes tensors, program, memory;
 };
-
-std::string HostName() {
-  std::array<char, 256> name = {};
-  if (gethostname(name.data(), name.size() - 1) != 0) name[0] = '\0';
-  return name.data();
-}
 
 // The shares of each place's ranks, added up; of memory the least that one of them sees. All ranks
 // call it together.

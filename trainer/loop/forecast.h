@@ -11,7 +11,7 @@
 #include "trainer/config.h"
 #include "trainer/device/device.h"
 #include "trainer/groups/group.h"
-#include "trainer/loop/step.h"
+#include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
 

@@ -1,6 +1,7 @@
 // The number that the loss is multiplied by before the backward pass, so that gradients fit fp16's
 // range (Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2), and how it
-// moves: halved by a step that is not finite, doubled by so many finite ones in a row.
+// moves: halved by a step that is not finite, doubled by so many finite ones in a row. It counts
+// the steps that were left out, too, with any number type.
 #ifndef WEFT_TRAINER_LOOP_LOSS_SCALE_H_
 #define WEFT_TRAINER_LOOP_LOSS_SCALE_H_
 
@@ -19,6 +20,8 @@ class LossScale {
   explicit LossScale(const TrainConfig& config);
 
   double value() const { return value_; }
+  // Steps so far that were not finite, after which nothing was updated.
+  int64_t left_out() const { return left_out_; }
   // After a step; every rank alike. Not finite: whether a smaller scale is left to be tried.
   bool Adapt(bool is_finite);
 
@@ -32,6 +35,7 @@ class LossScale {
   int64_t steps_until_growth_ = 0;
   double value_ = 1;
   int64_t finite_steps_ = 0;
+  int64_t left_out_ = 0;
 };
 
 }  // namespace weft::train

@@ -18,6 +18,10 @@
 //   (part of all that found no place)
 // and after it, when the checkpoint that was due could not be written:
 //   step, checkpoint_failed (why)
+// in the place of the line of a step that was left out (train.non_finite = skip, fp16):
+//   step, skipped (why)
+// before the first step of a resumed run:
+//   step, resumed_from (path), and what was read (ReadTotals)
 // and before the first step since a rank was started anew:
 //   step, recovered_rank, generation, spare (whether a spare process took its place), began_ns (the
 //   end of the process before was seen then, CLOCK_MONOTONIC of the rank's host), phases_ms

@@ -343,6 +343,7 @@ absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss,
   }
   const double clip = ClipScale(config_.optimizer, result.gradient_norm);
   WEFT_RETURN_IF_ERROR(parameters_->Update({.step = step,
+                                            .left_out = loss_scale_.left_out(),
                                             .learning_rate = result.learning_rate,
                                             .gradient_scale = clip / loss_scale_.value()}));
   loss_scale_.Adapt(/*is_finite=*/true);

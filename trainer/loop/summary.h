@@ -36,7 +36,7 @@ class MemoryUse {
             bool snapshots)
       : config_(config), groups_(groups), device_(device), snapshots_(snapshots) {}
 
-  // Before any rank takes the memory: ResourceExhausted, on all ranks, with the arithmetic, where
+  // Before any rank takes the memory: InvalidArgument, on all ranks, with the arithmetic, where
   // the run does not fit.
   absl::Status Check() const;
   void Begin();  // just before the model is made

@@ -8,18 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/crc32c.h"
+#include "base/host_name.h"
+#include "base/little_endian.h"
 #include "base/protobuf.h"
 #include "base/status.h"
 #include "trainer/files/file.h"
 
 namespace weft::train {
 namespace {
-
-std::string LittleEndian(uint64_t value, int bytes) {
-  std::string out;
-  for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i));
-  return out;
-}
 
 uint32_t Masked(absl::string_view bytes) {
   const uint32_t crc = Crc32c(bytes);
@@ -33,10 +29,8 @@ double Seconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::Unix
 absl::StatusOr<std::unique_ptr<TensorBoardLog>> TensorBoardLog::Open(const std::string& folder,
                                                                      absl::Time now) {
   WEFT_RETURN_IF_ERROR(MakeFolders(folder));
-  char host[65] = {};
-  gethostname(host, sizeof(host) - 1);
   const std::string path = absl::StrCat(folder, "/events.out.tfevents.", absl::ToUnixSeconds(now),
-                                        ".", host, ".", getpid());
+                                        ".", HostName(), ".", getpid());
   const int file = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   if (file < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
   std::unique_ptr<TensorBoardLog> log(new TensorBoardLog(path, file));
@@ -66,9 +60,11 @@ absl::Status TensorBoardLog::Append(int64_t step, absl::Time now,
 }
 
 absl::Status TensorBoardLog::Write(const std::string& event) {
-  const std::string length = LittleEndian(event.size(), 8);
-  const std::string record =
-      absl::StrCat(length, LittleEndian(Masked(length), 4), event, LittleEndian(Masked(event), 4));
+  std::string record;
+  PutLittle(record, uint64_t{event.size()});
+  PutLittle(record, Masked(record));
+  record += event;
+  PutLittle(record, Masked(event));
   absl::string_view left = record;
   while (!left.empty()) {
     const ssize_t written = write(file_, left.data(), left.size());

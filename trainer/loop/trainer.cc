@@ -25,13 +25,14 @@
 #include "trainer/data/batch_loader.h"
 #include "trainer/device/device.h"
 #include "trainer/files/file.h"
+#include "trainer/generate/generate.h"
+#include "trainer/generate/trained_model.h"
+#include "trainer/kernel_choice/kernel_choice.h"
 #include "trainer/loop/checkpoint_saver.h"
 #include "trainer/loop/checkpoints.h"
 #include "trainer/loop/compute_threads.h"
 #include "trainer/loop/export.h"
 #include "trainer/loop/forecast.h"
-#include "trainer/loop/generate.h"
-#include "trainer/loop/kernel_choice.h"
 #include "trainer/loop/metrics_log.h"
 #include "trainer/loop/peak.h"
 #include "trainer/loop/progress.h"
@@ -356,6 +357,8 @@ class Run {
         return true;
       }
     }
+    // Of a run without steps the model is what it began with.
+    if (config_.steps == 0 && !resumed_) WEFT_RETURN_IF_ERROR(Save());
     return false;
   }
 

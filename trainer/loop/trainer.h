@@ -42,7 +42,7 @@ struct RunOptions {
   RunData* data = nullptr;
   double* peak_flops = nullptr;
   // Seconds for new trials of what multiplies and attends, on rank 0, in place of what the
-  // checkpoint or this machine keeps (loop/kernel_choice.h); 0: none. Alike on all ranks.
+  // checkpoint or this machine keeps (kernel_choice/kernel_choice.h); 0: none. Alike on all ranks.
   double measure_kernels = 0;
   // Told after which step a recovered run goes on; an error ends it. May be null.
   std::function<absl::Status(int64_t step)> going_on;

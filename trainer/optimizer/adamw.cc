@@ -32,7 +32,7 @@ class AdamWOptimizer final : public Optimizer {
 
 kernels::AdamW AdamWAt(const OptimizerConfig& config, const OptimizerStep& step, bool decays,
                        bool bias_correction) {
-  const double t = static_cast<double>(step.step);
+  const double t = static_cast<double>(step.step - step.left_out);
   kernels::AdamW now = {.learning_rate = static_cast<float>(step.learning_rate),
                         .beta1 = static_cast<float>(config.beta1),
                         .beta2 = static_cast<float>(config.beta2),

@@ -34,7 +34,8 @@ namespace weft::train {
 
 // What changes from step to step.
 struct OptimizerStep {
-  int64_t step = 0;  // from 1
+  int64_t step = 0;      // from 1
+  int64_t left_out = 0;  // steps before it that were not finite, and updated nothing
   double learning_rate = 0;
   double gradient_scale = 1;  // gradients are multiplied by it: clipping, loss scale
 };

@@ -46,7 +46,7 @@ struct ShardSlice {
 // own: the axis's ranks may hold more and fewer rows of it, and their other buckets are alike,
 // since an optimizer brings the parts of matrices together bucket by bucket.
 std::vector<BucketLayout> LayOut(absl::Span<const ParameterSpec> parameters, Bytes bucket_bytes,
-                                 int64_t element_size, int ranks, bool by_unit = false);
+                                 int64_t element_size, int ranks, bool by_unit);
 std::vector<ShardSlice> SlicesOf(const BucketLayout& bucket, int rank);
 // The same, neighbours without a gap as one (of the first one's parameter).
 std::vector<ShardSlice> RunsOfShard(const BucketLayout& bucket, int rank);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+
 namespace weft::train {
 namespace {
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
+#include "base/xml_text.h"
 #include "trainer/files/file.h"
 
 namespace weft::train {
@@ -103,15 +103,6 @@ std::string TickLabel(double value) {
   if (size >= 1e6) return absl::StrFormat("%gM", value / 1e6);
   if (size >= 1e4) return absl::StrFormat("%gk", value / 1e3);
   return absl::StrFormat("%g", std::round(value * 1e6) / 1e6);
-}
-
-std::string Escape(const std::string& text) {
-  std::string plain;  // XML has no room for control characters
-  for (char c : text) {
-    if (static_cast<unsigned char>(c) >= 0x20) plain += c;
-  }
-  return absl::StrReplaceAll(plain,
-                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
 }
 
 // At most about kMostPoints: of each group the lowest and the highest, in their order. A gap stays.
@@ -242,7 +233,7 @@ class Picture {
 
   void Text(double x, double y, const std::string& attributes, const std::string& text) {
     absl::StrAppendFormat(&svg_, "<text x=\"%.1f\" y=\"%.1f\" %s>%s</text>\n", x, y, attributes,
-                          Escape(text));
+                          XmlText(text));
   }
 
   void DrawAxes() {

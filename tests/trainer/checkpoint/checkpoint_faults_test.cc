@@ -54,7 +54,7 @@ class Child {
   for (int64_t step = first;; ++step) {
     if (!WriteCheckpoint(folder, step, 2).ok()) _exit(1);
     retention.Committed(step);
-    if (!retention.Prune().ok()) _exit(1);
+    if (!retention.Prune(/*gives_up=*/false).ok()) _exit(1);
     if (write(pipe, &step, sizeof(step)) != sizeof(step)) _exit(1);
   }
 }
@@ -183,7 +183,7 @@ void KillAtEverySystemCall(const std::function<bool(const std::string& folder)>&
         if (!write(folder.path())) return 1;
         Retention retention(folder.path(), 1);
         retention.Committed(2);
-        return retention.Prune().ok() ? 0 : 2;
+        return retention.Prune(/*gives_up=*/false).ok() ? 0 : 2;
       },
       [&](const ScratchFolder& folder, bool has_ended) {
         ExpectWhole(folder.path(), newest);

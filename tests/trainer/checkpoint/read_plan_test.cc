@@ -68,7 +68,7 @@ TEST(ReadPlan, EachRankGetsWhatItNeedsAndEachByteIsReadOnce) {
                        {{1, ElementRange::Run(0, 10)}, {0, ElementRange::Run(4, 8)}}};
   for (const int64_t round_bytes : {4, 12, 20, 1000}) {
     SCOPED_TRACE(round_bytes);
-    const ReadPlan plan = PlanRead(manifest, needs, round_bytes);
+    const ReadPlan plan = PlanRead(manifest, needs, round_bytes, {});
     int64_t read_bytes = 0;
     const Got got = Execute(plan, round_bytes, read_bytes);
     EXPECT_EQ(read_bytes, 4 * (24 + 10));
@@ -95,7 +95,7 @@ TEST(ReadPlan, EachRankGetsWhatItNeedsAndEachByteIsReadOnce) {
 TEST(ReadPlan, ReplicasShareTheReadingAndWhoNeedsMostReads) {
   const Manifest manifest = TwoBuffers();
   const std::vector<ReadNeed> all = {{0, ElementRange::Run(0, 24)}, {1, ElementRange::Run(0, 10)}};
-  const ReadPlan shared = PlanRead(manifest, Needs(3, all), 1000);
+  const ReadPlan shared = PlanRead(manifest, Needs(3, all), 1000, {});
   std::set<size_t> readers;
   for (const ReadChunk& chunk : shared.rounds.at(0)) readers.insert(chunk.reader);
   EXPECT_EQ(shared.rounds.size(), 1U);
@@ -107,12 +107,12 @@ TEST(ReadPlan, ReplicasShareTheReadingAndWhoNeedsMostReads) {
   const Needs own = {
       {{0, {.begin = 0, .length = 2, .stride = 4, .count = 6}}},
       {{0, {.begin = 2, .length = 2, .stride = 4, .count = 6}}, {1, ElementRange::Run(0, 10)}}};
-  const ReadPlan same = PlanRead(manifest, own, 1000);
+  const ReadPlan same = PlanRead(manifest, own, 1000, {});
   EXPECT_EQ(same.passed_bytes, 0);
   EXPECT_EQ(same.read_bytes, same.needed_bytes);
 
   // Nobody needs the vector: it is not read.
-  EXPECT_EQ(PlanRead(manifest, {{{0, ElementRange::Run(0, 4)}}, {}}, 1000).read_bytes, 4 * 24);
+  EXPECT_EQ(PlanRead(manifest, {{{0, ElementRange::Run(0, 4)}}, {}}, 1000, {}).read_bytes, 4 * 24);
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ TEST_F(RetentionTest, PrunesWhatIsOlderThanTheNewestWholeOnes) {
   fs::create_directories(folder_ / ".tmp-step-00000005");
   fs::create_directories(folder_ / ".tmp-step-00000006");  // perhaps being written
   fs::create_directories(folder_ / ".deleting-step-00000000");
-  auto removed = retention.Prune();
+  auto removed = retention.Prune(/*gives_up=*/false);
   ASSERT_TRUE(removed.ok()) << removed.status();
   EXPECT_THAT(*removed, SizeIs(3));
   EXPECT_THAT(Steps(), ElementsAre(5, 4, 3));
@@ -154,12 +154,12 @@ TEST_F(RetentionTest, WhatWasPassedOverNeverCountsAndNeverGoes) {
   ASSERT_EQ(latest.step, 40);
   Retention retention(folder_.path(), 1);
   retention.Resumed(latest);
-  ASSERT_TRUE(retention.Prune().ok());  // nothing is committed yet
+  ASSERT_TRUE(retention.Prune(/*gives_up=*/false).ok());  // nothing is committed yet
   EXPECT_THAT(Steps(), ElementsAre(50, 40, 20));
   auto commit = [&](int64_t step) {
     Write(step, 1);
     retention.Committed(step);
-    ASSERT_TRUE(retention.Prune().ok());
+    ASSERT_TRUE(retention.Prune(/*gives_up=*/false).ok());
   };
   commit(42);
   EXPECT_THAT(Steps(), ElementsAre(50, 42, 40));
@@ -180,9 +180,11 @@ TEST_F(RetentionTest, VerifiesBeforeItDeletes) {
   retention.Resumed(Latest());
   Write(50, 1);
   retention.Committed(50);
-  ASSERT_TRUE(retention.Prune().ok());  // reads 30, which is damaged: 20 and 10 are still needed
+  // Reads 30, which is damaged: 20 and 10 are still needed.
+  ASSERT_TRUE(retention.Prune(/*gives_up=*/false).ok());
   EXPECT_THAT(Steps(), ElementsAre(50, 40, 30, 20, 10));
-  ASSERT_TRUE(retention.Prune().ok());  // reads 20, which is whole: enough without 10
+  // Reads 20, which is whole: enough without 10.
+  ASSERT_TRUE(retention.Prune(/*gives_up=*/false).ok());
   EXPECT_THAT(Steps(), ElementsAre(50, 40, 30, 20));
 }
 
@@ -195,7 +197,7 @@ TEST_F(RetentionTest, AVerificationThatWasGivenUpIsTriedAgain) {
   retention.Committed(50);
   ASSERT_TRUE(retention.Prune(/*gives_up=*/true).ok());
   EXPECT_THAT(Steps(), ElementsAre(50, 40, 30, 20, 10));
-  ASSERT_TRUE(retention.Prune().ok());
+  ASSERT_TRUE(retention.Prune(/*gives_up=*/false).ok());
   EXPECT_THAT(Steps(), ElementsAre(50, 40, 30));
 }
 

@@ -49,10 +49,7 @@ inline absl::Status WriteRank(CheckpointWriter& writer, int64_t step, int rank, 
     parts.push_back({kind.name, kind.dtype, kind.elements, begin, {}});
   }
   for (size_t i = 0; i < parts.size(); ++i) parts[i].bytes = bytes[i];
-  std::string random = absl::StrCat("random state of rank ", rank, " at ", step);
-  RankState state{"random", absl::MakeConstSpan(reinterpret_cast<const std::byte*>(random.data()),
-                                                random.size())};
-  return writer.WriteShard(rank, parts, {state});
+  return writer.WriteShard(rank, parts);
 }
 
 inline CheckpointState StateAt(int64_t step) {

@@ -142,6 +142,15 @@ TEST(TrainConfigTest, ContradictionsAreErrors) {
               AllOf(HasSubstr(":4"), HasSubstr("multiple of model.heads = 3")));
   EXPECT_THAT(ErrorOf("[data]\nprefix = \"x\"\n", {"train.micro_batch=99"}),
               HasSubstr("train.global_batch"));
+  const std::string data = "[data]\nprefix = \"x\"\n";
+  for (const char* device : {"cuda", "cpu-aten"}) {
+    const std::string on = absl::StrCat("train.device=", device);
+    EXPECT_THAT(ErrorOf(data, {on, "train.gemm=onednn"}),
+                HasSubstr("train.gemm = onednn: of train.device = cpu alone"));
+    EXPECT_THAT(ErrorOf(data, {on, "train.attention=weft"}),
+                HasSubstr("train.attention = weft: of train.device = cpu alone"));
+    EXPECT_EQ(ErrorOf(data, {on, "train.gemm=aten", "train.attention=aten"}), "no error");
+  }
   const absl::Status beside = LoadTrainConfig("", {"model.preset=gpt-13b"}, "tiny").status();
   EXPECT_THAT(std::string(beside.message()),
               AllOf(HasSubstr("--set: model.preset = gpt-13b"), HasSubstr("--preset tiny has")));

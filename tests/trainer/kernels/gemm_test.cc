@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "base/random.h"
 #include "tests/trainer/kernels/emulated.h"
+#include "trainer/kernels/instruction_sets.h"
 #include "trainer/kernels/kernels.h"
 
 namespace weft::train::kernels {
@@ -265,6 +267,20 @@ TEST(GemmThreadsTest, ResultsDoNotDependOnTheNumberOfThreads) {
   omp_set_num_threads(before);
   for (const std::vector<float>& c : results) {
     EXPECT_EQ(std::memcmp(c.data(), results[0].data(), c.size() * sizeof(float)), 0);
+  }
+}
+
+// A CPU may have an instruction set that is slower than the one below it.
+TEST(GemmPeakTest, PairsComeFirstWhereTheyAreMultipliedFaster) {
+  const std::vector<GemmTable> tables = GemmTables();
+  const auto first_with = [&](bool pairs) {
+    return std::find_if(tables.begin(), tables.end(),
+                        [&](const GemmTable& table) { return table.has_bf16 == pairs; });
+  };
+  if (first_with(true) == tables.end()) {
+    EXPECT_FALSE(MultipliesPairsFast());
+  } else {
+    EXPECT_EQ(first_with(true) < first_with(false), MultipliesPairsFast());
   }
 }
 

@@ -656,6 +656,25 @@ TEST_F(CkptRunTest, WhatFsdpSavesGoesOnAndComesBackToTheBit) {
   EXPECT_THAT(other.output, HasSubstr(".layers.2."));
 }
 
+// fp16 leaves out the steps in which its loss scale is too large. The Python is one that keeps what
+// it is called with.
+TEST_F(CkptRunTest, AdamsStepsForPyTorchAreThoseThatUpdated) {
+  const Outcome trained = Run(1, "left_out",
+                              Join(kShort, {"train.precision=fp16", "train.loss_scale=1e6",
+                                            "optimizer.name=adamw", "train.steps=12"}));
+  ASSERT_EQ(trained.status, 0) << trained.output;
+  const size_t updates = Metrics("left_out").size();
+  ASSERT_GT(updates, 0U);
+  ASSERT_LT(updates, 12U);
+  const std::string python = RunDir("keeping_python"), called = RunDir("called");
+  std::ofstream(python) << "#!/bin/sh\nfor word; do :; done\necho $word > " << called << "\n";
+  fs::permissions(python, fs::perms::owner_all);
+  const Outcome to = Ckpt({"convert", Step("left_out", 12), "--to", "dcp", RunDir("left_out_dcp"),
+                           "--names", "huggingface", "--python", python});
+  ASSERT_EQ(to.status, 0) << to.output;
+  EXPECT_EQ(*ReadFile(called), absl::StrCat(updates, "\n"));
+}
+
 // Its .metadata is a pickle of os.system("touch ..."): the reader runs nothing of it. Nor does it
 // give attributes of what the format knows, beyond what an enumeration of it has.
 TEST_F(CkptRunTest, APickleThatAsksForMoreThanTheFormatIsRefusedByName) {

@@ -139,8 +139,12 @@ TEST_F(DeviceRunTest, WhatNcclNeedsIsRefusedBeforeTraining) {
 }
 
 TEST_F(DeviceRunTest, CudaWithoutItsLibTorchIsRefusedBeforeTraining) {
-  const Outcome outcome = Run(1, "no_cuda", {"train.device=cuda", "train.gemm=aten"});
-  if (outcome.status == 0) GTEST_SKIP() << "this machine has a GPU and a LibTorch with CUDA";
+  const Outcome outcome =
+      Run(1, "no_cuda", {"train.device=cuda", "train.gemm=aten", "train.attention=aten"});
+  if (outcome.status == 0) {
+    ASSERT_THAT(outcome.output, testing::ContainsRegex("cuda:[0-9]+ \\(")) << "not on a GPU";
+    GTEST_SKIP() << "this machine has a GPU and a LibTorch with CUDA";
+  }
   EXPECT_NE(outcome.output.find("train.device = cuda"), std::string::npos) << outcome.output;
   const bool is_cpu_build = outcome.output.find("is a build without CUDA") != std::string::npos;
   if (is_cpu_build) {
@@ -152,6 +156,7 @@ TEST_F(DeviceRunTest, CudaWithoutItsLibTorchIsRefusedBeforeTraining) {
 TEST_F(DeviceRunTest, WhatAGpuCannotIsRefusedByTheConfig) {
   for (const auto& [key, more] : std::map<std::string, std::vector<std::string>>{
            {"train.gemm", {"train.gemm=weft"}},
+           {"train.attention", {"train.gemm=aten", "train.attention=weft"}},
            {"train.master_weights",
             {"train.gemm=aten", "train.precision=bf16", "train.master_weights=false"}}}) {
     const Outcome outcome = Run(1, "refused", And({"train.device=cuda"}, more));

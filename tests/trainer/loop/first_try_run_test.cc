@@ -82,6 +82,15 @@ TEST_F(FirstTryRunTest, ACheckOfAGpuRunReportsTheGpusMemory) {
   EXPECT_THAT(outcome.output, HasSubstr("--gpu-memory"));
 }
 
+TEST_F(FirstTryRunTest, ATimeThatIsNoneIsRefused) {
+  for (const char* seconds : {"nan", "0", "601"}) {
+    const Outcome outcome = Shell(
+        "seconds", absl::StrCat("weft-train --preset tiny --check --measure-kernels ", seconds));
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("--measure-kernels")) << seconds;
+  }
+}
+
 TEST_F(FirstTryRunTest, OptionsThatWouldChangeNothingAreRefusedByName) {
   for (const char* option :
        {"--ranks 4", "--ranks-per-host 4", "--vocabulary 4", "--gpu-memory 4"}) {

@@ -103,6 +103,20 @@ TEST(EstimateMemoryTest, ExpertsStateIsShardedWithinTheGroupsOfTheOthers) {
   EXPECT_GT(estimate({groups[0], groups[1], "parallel.zero=3"}, 4).parameters, experts);
 }
 
+// --check knows it without the data, and no sum of bytes overflows.
+TEST(DescribeRunTest, ABatchThatNoLoaderTakesIsRefused) {
+  absl::StatusOr<TrainConfig> config =
+      LoadTrainConfig("",
+                      {"data.prefix=none", "train.global_batch=16777216", "model.sequence=1048576",
+                       "model.hidden=65536", "model.heads=64", "model.layers=1024"},
+                      "tiny");
+  ASSERT_TRUE(config.ok()) << config.status();
+  config->model.vocabulary = 512;
+  const absl::Status status = DescribeRun(*config, 1, 1, false).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), ContainsRegex("take a smaller train.global_batch"));
+}
+
 // What goes to experts, and around the ring of attention, has two bytes a number in both.
 TEST(DescribeRunTest, NumbersOfSixteenBitsAreAsWideInBothTypes) {
   const auto lines = [](const std::string& precision) {

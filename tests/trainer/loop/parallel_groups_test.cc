@@ -55,6 +55,18 @@ TEST(ShardSizesTest, AGroupHasEquallyManyRanksOfEachExpertThatItHas) {
   }
 }
 
+TEST(MeshOfTest, ATensorAxisCutsAFeedForwardPartAndNoExpert) {
+  const auto mesh = [](const std::string& experts) {
+    const absl::StatusOr<TrainConfig> config = LoadTrainConfig(
+        "", {"model.heads=4", "model.ffn=49", "parallel.tensor=2", "model.experts=" + experts},
+        "tiny");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return MeshOf(*config, 2).status();
+  };
+  EXPECT_TRUE(mesh("4").ok()) << mesh("4");
+  EXPECT_EQ(mesh("0").message(), "parallel.tensor = 2 does not divide model.ffn = 49");
+}
+
 // The ranks of the job that are in `group`, on every rank of it.
 std::vector<int> Members(Group& group, int mine) {
   const auto texts = group.Gather(absl::StrCat(mine));

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -61,6 +62,21 @@ TEST_F(TrainRunTest, LeavesEveryFileAndLearns) {
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_NE(model->Find("h.1.attn.c_attn.weight"), nullptr);
   EXPECT_EQ(model->Find("h.1.attn.c_attn.weight")->shape, (std::vector<int64_t>{64, 192}));
+}
+
+// However it is cut over ranks.
+TEST_F(TrainRunTest, ARunOfNoStepsLeavesTheModelThatItBeginsWith) {
+  for (const auto& [name, ranks, setting] :
+       {std::tuple{"none", 1, "parallel.tensor=1"}, std::tuple{"none_tp2", 2, "parallel.tensor=2"},
+        std::tuple{"none_pp2", 2, "parallel.pipeline=2"}}) {
+    const Outcome outcome =
+        Run(ranks, name, {"train.steps=0", "train.precision=fp32", "sample.tokens=5", setting});
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_EQ(ReadFile(RunDir(name) + "/model/model.safetensors").value_or(""),
+              ReadFile(RunDir("none") + "/model/model.safetensors").value_or("none"))
+        << name;
+    EXPECT_TRUE(fs::exists(RunDir(name) + "/checkpoints/step-00000000/manifest.json")) << name;
+  }
 }
 
 TEST_F(TrainRunTest, ComputeThreadsAreBoundToACoreEachWhereTheyFillAllCores) {

@@ -92,6 +92,18 @@ TEST_P(OptimizerTest, AdamWIsTorchs) {
   }
 }
 
+// The bias correction is of the means, which a step that is left out does not change.
+TEST_P(OptimizerTest, AdamWCountsUpdatesAndNotStepsThatWereLeftOut) {
+  const std::unique_ptr<Optimizer> optimizer = MakeOptimizer(Config(OptimizerKind::kAdamW));
+  const at::Tensor initial = at::randn({300});
+  const at::Tensor gradient = at::randn({300}).to(GetParam());
+  Parameter first(initial), third(initial);
+  optimizer->Update({.step = 1, .learning_rate = kRate}, first.Whole(gradient, true));
+  optimizer->Update({.step = 3, .left_out = 2, .learning_rate = kRate},
+                    third.Whole(gradient, true));
+  EXPECT_TRUE(at::equal(first.values, third.values));
+}
+
 TEST_P(OptimizerTest, SgdIsTorchs) {
   for (bool nesterov : {true, false}) {
     OptimizerConfig config = Config(OptimizerKind::kSgd);

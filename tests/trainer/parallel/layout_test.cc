@@ -29,7 +29,7 @@ TEST_P(LayoutTest, EveryElementHasOneOwnerAndNoTwoShareAPlace) {
     owners[static_cast<int>(i)].resize(static_cast<size_t>(parameters[i].elements()));
   }
   int last = static_cast<int>(parameters.size());
-  for (const BucketLayout& bucket : LayOut(parameters, Bytes(bucket_bytes), 4, ranks)) {
+  for (const BucketLayout& bucket : LayOut(parameters, Bytes(bucket_bytes), 4, ranks, false)) {
     EXPECT_GE(bucket.shard * ranks, bucket.elements);
     int64_t end = 0;
     for (const BucketEntry& entry : bucket.entries) {
@@ -72,7 +72,7 @@ TEST(LayoutOfPartsTest, SharedParametersHaveBucketsOfTheirOwn) {
                          .tensor_size = 2,
                          .chunks = {ChunkOf(config, 4, 0), ChunkOf(config, 4, 2)}};
     std::vector<ParameterSpec> parameters = GptParameters(config, part);
-    for (const BucketLayout& bucket : LayOut(parameters, KiB(2), 4, 3)) {
+    for (const BucketLayout& bucket : LayOut(parameters, KiB(2), 4, 3, false)) {
       for (const BucketEntry& entry : bucket.entries) {
         const ParameterSpec& spec = parameters[static_cast<size_t>(entry.parameter)];
         EXPECT_EQ(spec.shared, bucket.shared) << spec.name;
@@ -106,7 +106,7 @@ TEST(LayoutOfPartsTest, BucketsHaveTheSameMatricesOnAllRanksOfATensorAxis) {
       const ModelPart part{
           .tensor_rank = rank, .tensor_size = 2, .chunks = {ChunkOf(config, 1, 0)}};
       const std::vector<ParameterSpec> parameters = GptParameters(config, part);
-      for (const BucketLayout& bucket : LayOut(parameters, Bytes(bytes), 4, 1)) {
+      for (const BucketLayout& bucket : LayOut(parameters, Bytes(bytes), 4, 1, false)) {
         std::vector<int> here;
         for (const BucketEntry& entry : bucket.entries) {
           const ParameterSpec& spec = parameters[static_cast<size_t>(entry.parameter)];
@@ -126,8 +126,8 @@ INSTANTIATE_TEST_SUITE_P(RanksAndSizes, LayoutTest,
 
 TEST(LayoutTest, ABucketClosesOnceItIsFull) {
   std::vector<ParameterSpec> parameters = Parameters();
-  EXPECT_EQ(LayOut(parameters, Bytes(1), 4, 2).size(), parameters.size());
-  EXPECT_EQ(LayOut(parameters, GiB(1), 4, 2).size(), 1U);
+  EXPECT_EQ(LayOut(parameters, Bytes(1), 4, 2, false).size(), parameters.size());
+  EXPECT_EQ(LayOut(parameters, GiB(1), 4, 2, false).size(), 1U);
 }
 
 }  // namespace

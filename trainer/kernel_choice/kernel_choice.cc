@@ -1,4 +1,4 @@
-#include "trainer/loop/kernel_choice.h"
+#include "trainer/kernel_choice/kernel_choice.h"
 
 #include <ATen/Parallel.h>
 #include <torch/version.h>
@@ -167,17 +167,23 @@ absl::StatusOr<KernelChoice> Choose(TrialOf what, const TrainConfig& config, con
         "train.gemm = onednn: this LibTorch has no oneDNN that can be called on this CPU (2.11's "
         "needs AVX-512); aten, weft or auto");
   }
+  if (config.precision == Precision::kFp16) {
+    const bool is_other = set != KernelLibrary::kAuto && set != KernelLibrary::kAten;
+    return OneForAll(what, KernelLibrary::kAten, is_other ? " (alone for fp16)" : "");
+  }
   if (set != KernelLibrary::kAuto) {
     return OneForAll(what, set, is_gemm ? " (train.gemm)" : " (train.attention)");
+  }
+  if (config.device != DeviceKind::kCpu) {
+    KernelChoice choice = OneForAll(what, KernelLibrary::kAten, "");
+    choice.text = std::string(kept);
+    return choice;
   }
   if (measure <= 0) {
     if (std::optional<KernelChoice> before = ChoiceFrom(what, kept)) {
       before->description = absl::StrCat(kept, " (as before)");
       return *std::move(before);
     }
-  }
-  if (config.device != DeviceKind::kCpu || config.precision == Precision::kFp16) {
-    return OneForAll(what, KernelLibrary::kAten, "");
   }
   KernelTrial trial;
   const std::string file = TrialFile(what, config, plan);

@@ -1,6 +1,6 @@
 // What a run multiplies its matrices with, and what computes its attention.
-#ifndef WEFT_TRAINER_LOOP_KERNEL_CHOICE_H_
-#define WEFT_TRAINER_LOOP_KERNEL_CHOICE_H_
+#ifndef WEFT_TRAINER_KERNEL_CHOICE_KERNEL_CHOICE_H_
+#define WEFT_TRAINER_KERNEL_CHOICE_KERNEL_CHOICE_H_
 
 #include <string>
 #include <vector>
@@ -9,10 +9,10 @@
 #include "absl/strings/string_view.h"
 #include "trainer/config.h"
 #include "trainer/groups/group.h"
-#include "trainer/loop/kernel_trial.h"
-#include "trainer/loop/step.h"
+#include "trainer/kernel_choice/kernel_trial.h"
 #include "trainer/model/attention_libraries.h"
 #include "trainer/model/product.h"
+#include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
 
@@ -32,20 +32,22 @@ std::string TrialFile(TrialOf what, const TrainConfig& config, const StepPlan& p
 struct KernelChoice {
   GemmLibraries libraries;       // of products
   AttentionLibraries attention;  // of attention
-  std::string text;              // of the one of them that was asked for
+  // Of the one of them that was asked for, as a checkpoint keeps it: on a device other than the CPU
+  // what it kept before, which is the CPU's.
+  std::string text;
   // "weft (of one rank, GFLOP/s: weft 251, aten 118, registers 278)"; the rates are those of all
   // products of a step together.
   std::string description;
   std::vector<KernelRates> rates;  // of the trial that decided; on rank 0 alone
   std::string note;                // KernelTrial::note; on rank 0 alone
 };
-// What all ranks take: what config.gemm or config.attention says; for kAuto `kept`, the text of
-// libraries that a checkpoint has, or else the faster on rank 0. `measure` above 0: a trial of so
-// many seconds in place of `kept` and of the trial that this machine keeps. All ranks call it
-// together.
+// What all ranks take: LibTorch's for fp16, else what config.gemm or config.attention says; for
+// kAuto LibTorch's on a device other than the CPU, else `kept`, the text of libraries that a
+// checkpoint has, or the faster on rank 0. `measure` above 0: a trial of so many seconds in place
+// of `kept` and of the trial that this machine keeps. All ranks call it together.
 absl::StatusOr<KernelChoice> Choose(TrialOf what, const TrainConfig& config, const StepPlan& plan,
                                     absl::string_view kept, Group& group, double measure = 0);
 
 }  // namespace weft::train
 
-#endif  // WEFT_TRAINER_LOOP_KERNEL_CHOICE_H_
+#endif  // WEFT_TRAINER_KERNEL_CHOICE_KERNEL_CHOICE_H_

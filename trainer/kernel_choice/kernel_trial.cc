@@ -1,4 +1,4 @@
-#include "trainer/loop/kernel_trial.h"
+#include "trainer/kernel_choice/kernel_trial.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

@@ -8,8 +8,8 @@
 // number i depends on the model, prompt i and seed + i, not on the texts beside it. A text ends
 // with the document, or with its number of tokens. Where it outgrows model.sequence, the newest
 // half of that many tokens is read anew, as the beginning of what follows.
-#ifndef WEFT_TRAINER_LOOP_GENERATE_H_
-#define WEFT_TRAINER_LOOP_GENERATE_H_
+#ifndef WEFT_TRAINER_GENERATE_GENERATE_H_
+#define WEFT_TRAINER_GENERATE_GENERATE_H_
 
 #include <cstdint>
 #include <functional>
@@ -72,4 +72,4 @@ absl::StatusOr<Generated> Generate(const Gpt& model, const Tokenizer& tokenizer,
 
 }  // namespace weft::train
 
-#endif  // WEFT_TRAINER_LOOP_GENERATE_H_
+#endif  // WEFT_TRAINER_GENERATE_GENERATE_H_

@@ -1,6 +1,6 @@
 // What bounds decoding at batch 1: how fast this machine's threads read memory.
-#ifndef WEFT_TRAINER_LOOP_READ_BANDWIDTH_H_
-#define WEFT_TRAINER_LOOP_READ_BANDWIDTH_H_
+#ifndef WEFT_TRAINER_KERNEL_CHOICE_READ_BANDWIDTH_H_
+#define WEFT_TRAINER_KERNEL_CHOICE_READ_BANDWIDTH_H_
 
 #include "base/units.h"
 
@@ -13,4 +13,4 @@ Bandwidth ReadBandwidth(Bytes size);
 
 }  // namespace weft::train
 
-#endif  // WEFT_TRAINER_LOOP_READ_BANDWIDTH_H_
+#endif  // WEFT_TRAINER_KERNEL_CHOICE_READ_BANDWIDTH_H_

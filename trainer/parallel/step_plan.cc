@@ -1,4 +1,6 @@
-// StepPlan of step.h: arithmetic alone.
+// Arithmetic alone.
+#include "trainer/parallel/step_plan.h"
+
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -8,7 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
-#include "trainer/loop/step.h"
+#include "trainer/data/batch_loader.h"
+#include "trainer/model/gpt.h"
 
 namespace weft::train {
 namespace {
@@ -76,6 +79,7 @@ absl::StatusOr<StepPlan> StepPlan::Make(const TrainConfig& config, const Paralle
                      sizes.context, " x data ", sizes.data, " x pipeline ", sizes.pipeline, ")"));
   }
   plan.local_rows = config.global_batch / sizes.data;
+  WEFT_RETURN_IF_ERROR(CheckBatchFits(plan.local_rows, config.model.sequence));
   const int64_t count = config.micro_batch == 0
                             ? DefaultMicroBatches(config, plan.local_rows, sizes.pipeline)
                             : plan.local_rows / std::min(plan.local_rows, config.micro_batch);

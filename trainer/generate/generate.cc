@@ -1,4 +1,4 @@
-#include "trainer/loop/generate.h"
+#include "trainer/generate/generate.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Texts of a model with random weights, against the whole forward pass for every token.
-#include "trainer/loop/generate.h"
+#include "trainer/generate/generate.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

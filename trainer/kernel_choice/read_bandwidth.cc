@@ -1,4 +1,4 @@
-#include "trainer/loop/read_bandwidth.h"
+#include "trainer/kernel_choice/read_bandwidth.h"
 
 #include <sys/mman.h>
 

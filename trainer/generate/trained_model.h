@@ -1,6 +1,8 @@
 // The model that a run left, on one process, whatever layout it was trained in.
-#ifndef WEFT_TRAINER_LOOP_TRAINED_MODEL_H_
-#define WEFT_TRAINER_LOOP_TRAINED_MODEL_H_
+#ifndef WEFT_TRAINER_GENERATE_TRAINED_MODEL_H_
+#define WEFT_TRAINER_GENERATE_TRAINED_MODEL_H_
+
+#include <ATen/ATen.h>
 
 #include <cstdint>
 #include <memory>
@@ -14,6 +16,11 @@
 #include "trainer/model/gpt.h"
 
 namespace weft::train {
+
+// The whole model of a checkpoint, tensors in the order of GptParameters(config), in the type that
+// the model computes in.
+absl::StatusOr<std::vector<at::Tensor>> LoadModel(const std::string& path,
+                                                  const ModelConfig& config, Precision precision);
 
 struct TrainedModel {
   std::string checkpoint;  // its folder
@@ -39,4 +46,4 @@ absl::StatusOr<TrainedModel> LoadTrainedModel(const std::string& path,
 
 }  // namespace weft::train
 
-#endif  // WEFT_TRAINER_LOOP_TRAINED_MODEL_H_
+#endif  // WEFT_TRAINER_GENERATE_TRAINED_MODEL_H_

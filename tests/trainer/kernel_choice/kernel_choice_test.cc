@@ -1,5 +1,5 @@
 // The trials of what multiplies matrices and computes attention, and the file that keeps it.
-#include "trainer/loop/kernel_choice.h"
+#include "trainer/kernel_choice/kernel_choice.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -309,6 +309,27 @@ TEST_F(KernelChoiceTest, TheSettingComesFirstThenTheCheckpoint) {
   EXPECT_EQ(Chosen(TrialOf::kAttention, "weft")->description, "aten (train.attention)");
   config_.precision = Precision::kFp16;
   EXPECT_EQ(Chosen(TrialOf::kGemm, "")->libraries.all(), KernelLibrary::kAten);
+  config_.gemm = KernelLibrary::kWeft;
+  EXPECT_EQ(Chosen(TrialOf::kGemm, "")->description, "aten (alone for fp16)");
+}
+
+// A device has LibTorch's alone; the checkpoint's are the CPU's, for when the run is back there.
+TEST_F(KernelChoiceTest, ADeviceHasLibTorchsAndKeepsTheCheckpointsForTheCpu) {
+  config_.gemm = config_.attention = KernelLibrary::kAuto;
+  for (const DeviceKind device : {DeviceKind::kCuda, DeviceKind::kCpuAten}) {
+    config_.device = device;
+    for (const char* kept : {"weft", ""}) {
+      const auto gemm = Chosen(TrialOf::kGemm, kept);
+      ASSERT_TRUE(gemm.ok()) << gemm.status();
+      EXPECT_EQ(gemm->libraries.ToText(), "aten");
+      EXPECT_EQ(gemm->description, "aten");
+      EXPECT_EQ(gemm->text, kept);
+      const auto attention = Chosen(TrialOf::kAttention, kept);
+      ASSERT_TRUE(attention.ok()) << attention.status();
+      EXPECT_EQ(attention->attention.ToText(), "aten");
+      EXPECT_EQ(attention->text, kept);
+    }
+  }
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 // libraries are close, or whose times scatter, have more rounds. One thread is timed by its own
 // CPU time, which other programs do not count in; several by the wall clock. Rank 0 measures, while
 // the other ranks wait.
-#ifndef WEFT_TRAINER_LOOP_KERNEL_TRIAL_H_
-#define WEFT_TRAINER_LOOP_KERNEL_TRIAL_H_
+#ifndef WEFT_TRAINER_KERNEL_CHOICE_KERNEL_TRIAL_H_
+#define WEFT_TRAINER_KERNEL_CHOICE_KERNEL_TRIAL_H_
 
 #include <array>
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 #include "absl/status/statusor.h"
 #include "trainer/config.h"
-#include "trainer/loop/step.h"
 #include "trainer/model/product.h"
+#include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
 
@@ -88,4 +88,4 @@ absl::StatusOr<KernelTrial> ParseTrial(const std::string& text, TrialOf what,
 
 }  // namespace weft::train
 
-#endif  // WEFT_TRAINER_LOOP_KERNEL_TRIAL_H_
+#endif  // WEFT_TRAINER_KERNEL_CHOICE_KERNEL_TRIAL_H_

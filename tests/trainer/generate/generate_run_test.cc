@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "tests/trainer/loop/train_run.h"
-#include "trainer/loop/trained_model.h"
+#include "trainer/generate/trained_model.h"
 
 namespace weft::train {
 namespace {

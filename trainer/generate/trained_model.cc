@@ -1,7 +1,8 @@
-#include "trainer/loop/trained_model.h"
+#include "trainer/generate/trained_model.h"
 
 #include <ATen/Parallel.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -13,8 +14,9 @@
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/retention.h"
+#include "trainer/checkpoint/run_states.h"
 #include "trainer/data/dataset_info.h"
-#include "trainer/loop/checkpoints.h"
+#include "trainer/model/parameters.h"
 
 namespace weft::train {
 namespace {
@@ -103,6 +105,20 @@ absl::StatusOr<std::string> FindTokenizer(const std::string& checkpoint,
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<at::Tensor>> LoadModel(const std::string& path,
+                                                  const ModelConfig& config, Precision precision) {
+  WEFT_ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(path));
+  std::vector<at::Tensor> tensors;
+  for (const ParameterSpec& spec : GptParameters(config)) {
+    at::Tensor values = at::empty(spec.shape, at::kFloat);
+    WEFT_RETURN_IF_ERROR(reader->Read(absl::StrCat(kParameterPrefix, spec.name), 0, spec.elements(),
+                                      {reinterpret_cast<std::byte*>(values.data_ptr<float>()),
+                                       static_cast<size_t>(spec.elements()) * sizeof(float)}));
+    tensors.push_back(values.to(TypeOf(precision)));
+  }
+  return tensors;
+}
 
 absl::StatusOr<TrainedModel> LoadTrainedModel(const std::string& path,
                                               const TrainedModelOptions& options) {

@@ -1,0 +1,46 @@
+// How a step is cut: which samples a rank takes, in how many micro-batches, in which order.
+#ifndef WEFT_TRAINER_PARALLEL_STEP_PLAN_H_
+#define WEFT_TRAINER_PARALLEL_STEP_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "topology/job/pipeline_schedule.h"
+#include "trainer/config.h"
+#include "trainer/groups/parallel_groups.h"
+#include "trainer/model/packed_weights.h"
+#include "trainer/model/parameters.h"
+
+namespace weft::train {
+
+struct StepPlan {
+  ParallelSizes sizes;
+  topology::PipelineSpec pipeline;
+  int64_t local_rows = 0;             // samples of a step that a data replica takes
+  int64_t micro_rows = 0;             // samples of a micro-batch
+  std::vector<int64_t> chunk_layers;  // of each chunk of the model
+
+  // InvalidArgument, with the arithmetic, where the batch does not divide, is more than the loader
+  // of a rank takes, or the schedule cannot be.
+  static absl::StatusOr<StepPlan> Make(const TrainConfig& config, const ParallelSizes& sizes);
+  // Whether gradients cross the ranks in fp32, whatever the compute type.
+  bool ReducesInFp32(const TrainConfig& config) const;
+  // Which weights a step keeps packed (train.pack_weights): those that several products of its read
+  // in the same way.
+  PackedPart PartPacked(const TrainConfig& config) const;
+  // Forward FLOPs of a token in each chunk of the model, over those of one layer: what stages are
+  // balanced by, and timed with.
+  std::vector<double> ChunkCosts(const ModelConfig& model) const;
+  // Durations of each chunk's passes: backward passes take twice as long as forward passes, the
+  // halves of a split one as long.
+  std::vector<topology::PassDurations> Durations(const ModelConfig& model) const;
+  // What a stage holds of the model.
+  ModelPart PartOf(int stage, int tensor_rank, int expert_rank) const;
+  // How many of a sample's `length` tokens a rank holds.
+  int64_t TokensHeld(int64_t length) const { return length / sizes.context; }
+};
+
+}  // namespace weft::train
+
+#endif  // WEFT_TRAINER_PARALLEL_STEP_PLAN_H_
