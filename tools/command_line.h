@@ -40,6 +40,18 @@ inline void DeclareVersion(CLI::App& app) {
 // none.
 inline constexpr size_t kJobNameBytesMax = sizeof(RecordFileHeader::job) - 1;
 
+// For options of a real number from `min` to `max`: CLI::Range() takes nan for one.
+inline CLI::Validator RealRange(double min, double max) {
+  const std::string range = absl::StrCat(min, " to ", max);
+  return {[min, max, range](std::string& text) {
+            double value = 0;
+            const bool is_in =
+                CLI::detail::lexical_cast(text, value) && value >= min && value <= max;
+            return is_in ? std::string() : absl::StrCat("'", text, "' is no number from ", range);
+          },
+          absl::StrCat("FLOAT in [", min, " - ", max, "]")};
+}
+
 // For options that take a job's name.
 inline std::string CheckJobName(const std::string& name) {
   if (!name.empty() && name.size() <= kJobNameBytesMax) return "";

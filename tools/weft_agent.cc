@@ -9,6 +9,7 @@
 #include "base/first_line.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "base/socket_address.h"
 #include "tools/command_line.h"
 #include "tools/observe/agent.h"
 
@@ -72,8 +73,8 @@ int Main(int argc, char** argv) {
   signal(SIGTERM, RequestStop);
   auto agent = observe::Agent::Start(options);
   if (!agent.ok()) return Fail(agent.status());
-  std::printf("weft-agent: http://%s:%d/metrics\n", options.server.address.host.c_str(),
-              (*agent)->port());
+  std::printf("weft-agent: http://%s/metrics\n",
+              JoinHostPort(options.server.address.host, (*agent)->port()).c_str());
   std::fflush(stdout);
   while (!stop.load()) (*agent)->Turn();
   return 0;

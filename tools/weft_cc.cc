@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <iostream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -117,17 +116,14 @@ absl::Status RunCompare(const CompareOptions& options, const std::string& json) 
   ProgressLine line;
   auto progress = [&](size_t done, size_t all) { line.Update(done, all); };
   WEFT_ASSIGN_OR_RETURN(std::vector<CompareRow> rows, Compare(options, progress));
-  if (json == "-") {
-    std::cout << JsonText(ToJson(rows), 2) << "\n" << std::flush;
-    return absl::OkStatus();
-  }
-  std::fputs(ToText(rows).c_str(), stdout);
-  return json.empty() ? absl::OkStatus() : WriteFile(json, JsonText(ToJson(rows), 2) + "\n");
+  if (json != "-") std::fputs(ToText(rows).c_str(), stdout);
+  return json.empty() ? absl::OkStatus() : WriteOutput(json, JsonText(ToJson(rows), 2) + "\n");
 }
 
 // The traffic of a plan directory; sizes are scaled so that the largest flow has `largest`, as a
-// simulation of packets takes seconds for some gigabytes.
-absl::StatusOr<topology::Workload> PlannedTraffic(const std::string& folder, Bytes largest) {
+// simulation of packets takes seconds for some gigabytes. By how much goes to `notes`.
+absl::StatusOr<topology::Workload> PlannedTraffic(const std::string& folder, Bytes largest,
+                                                  FILE* notes) {
   WEFT_ASSIGN_OR_RETURN(topology::Fabric fabric,
                         topology::LoadFabric(absl::StrCat(folder, "/fabric.toml")));
   WEFT_ASSIGN_OR_RETURN(
@@ -145,17 +141,18 @@ absl::StatusOr<topology::Workload> PlannedTraffic(const std::string& folder, Byt
     one.bytes = Bytes(std::max<int64_t>(1, std::llround(one.bytes.count() * factor)));
     out.Add(one, whole.After(id));
   }
-  absl::PrintF("traffic of %s: %d flows, their bytes times %.4g\n", folder, out.size(), factor);
+  absl::FPrintF(notes, "traffic of %s: %d flows, their bytes times %.4g\n", folder, out.size(),
+                factor);
   return out;
 }
 
-absl::Status UsePlan(TuneFiles& files, TuneOptions& options) {
+absl::Status UsePlan(TuneFiles& files, TuneOptions& options, FILE* notes) {
   WEFT_ASSIGN_OR_RETURN(const Bytes largest, ParseBytes(files.largest_flow));
   if (!files.workload.empty()) {
     return absl::InvalidArgumentError("--plan and --workload exclude each other");
   }
   if (files.fabric.empty()) files.fabric = absl::StrCat(files.plan, "/fabric.toml");
-  WEFT_ASSIGN_OR_RETURN(options.scenario.built, PlannedTraffic(files.plan, largest));
+  WEFT_ASSIGN_OR_RETURN(options.scenario.built, PlannedTraffic(files.plan, largest, notes));
   if (files.out.empty()) {
     files.out = absl::StrCat(files.plan, "/", topology::kPlanControllerFile);
   }
@@ -171,15 +168,16 @@ absl::Status RunTune(TuneOptions options, const std::string& scenario, TuneFiles
         absl::StrCat("no scenario '", scenario, "'; see weft-cc list"));
   }
   options.scenario = *found;
-  if (!files.plan.empty()) WEFT_RETURN_IF_ERROR(UsePlan(files, options));
+  FILE* const notes = files.json == "-" ? stderr : stdout;
+  if (!files.plan.empty()) WEFT_RETURN_IF_ERROR(UsePlan(files, options, notes));
   if (!files.fabric.empty()) options.scenario.fabric = files.fabric;
   if (!files.workload.empty()) options.scenario.workload = files.workload;
   ProgressLine line;
   auto progress = [&](size_t done, size_t of) { line.Update(done, of); };
   WEFT_ASSIGN_OR_RETURN(std::vector<TuneRow> rows, Tune(options, progress));
-  std::fputs(ToText(rows).c_str(), stdout);
+  if (files.json != "-") std::fputs(ToText(rows).c_str(), stdout);
   if (!files.json.empty()) {
-    WEFT_RETURN_IF_ERROR(WriteFile(files.json, JsonText(ToJson(rows), 2) + "\n"));
+    WEFT_RETURN_IF_ERROR(WriteOutput(files.json, JsonText(ToJson(rows), 2) + "\n"));
   }
   if (!files.svg.empty()) {
     std::string title = absl::StrCat(options.controller, " on ", scenario);
@@ -187,7 +185,7 @@ absl::Status RunTune(TuneOptions options, const std::string& scenario, TuneFiles
   }
   if (files.out.empty()) return absl::OkStatus();
   WEFT_RETURN_IF_ERROR(WriteFile(files.out, net::ToString(Best(rows).spec) + "\n"));
-  absl::PrintF("written: %s\n", files.out);
+  absl::FPrintF(notes, "written: %s\n", files.out);
   return absl::OkStatus();
 }
 
@@ -233,7 +231,7 @@ CLI::App* DeclareCompare(CLI::App& app, Words& words) {
       ->check(CLI::Range(1, 4096));
   compare->add_option("--seed", options.seed, "Of everything that is drawn");
   compare->add_option("--json", words.compare_json,
-                      "Write the rows into this file ('-': standard output)");
+                      "Write the rows into this file; -: print them, and no table");
   return compare;
 }
 
@@ -258,10 +256,11 @@ CLI::App* DeclareTune(CLI::App& app, Words& words) {
   tune->add_option("--runs", options.runs, "Simulations")->check(CLI::Range(2, 100000));
   tune->add_option("--queue-weight", options.queue_weight,
                    "Of the queue in the score, against completion times")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(RealRange(0, 1));
   tune->add_option("--seed", options.seed, "Of the search");
   tune->add_option("--out", words.files.out, "Write the best, as --cc takes it, into this file");
-  tune->add_option("--json", words.files.json, "Write every run into this file");
+  tune->add_option("--json", words.files.json,
+                   "Write every run into this file; -: print them, and no table");
   tune->add_option("--svg", words.files.svg, "Draw the trade-off into this file");
   return tune;
 }

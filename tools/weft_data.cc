@@ -86,7 +86,7 @@ struct PrepareCommand {
         ->check(CLI::ExistingFile);
     app.add_option("--validation-fraction", options.validation_fraction,
                    "part of the documents that is held out, 0..1")
-        ->check(CLI::Range(0.0, 1.0))
+        ->check(RealRange(0, 1))
         ->capture_default_str();
     app.add_option("--seed", options.seed,
                    "draws the held-out documents and the tokenizer's sample")

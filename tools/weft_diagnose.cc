@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "tools/command_line.h"
 #include "tools/observe/detectors.h"
 #include "tools/observe/diagnose.h"
@@ -21,11 +22,12 @@ using observe::Finding;
 absl::StatusOr<std::vector<Finding>> Watch(observe::Source& source, absl::Duration patience,
                                            observe::Detector detector,
                                            const observe::DiagnoseOptions& options) {
-  const absl::Time until = absl::Now() + patience;
+  const SystemClock clock;
+  const absl::Time until = clock.Now() + patience;
   while (true) {
     if (absl::Status status = source.Update(); !status.ok()) return status;
     std::vector<Finding> findings = observe::Detect(detector, source.view(), options);
-    if (!findings.empty() || source.replay() || absl::Now() >= until) return findings;
+    if (!findings.empty() || source.replay() || clock.Now() >= until) return findings;
     absl::SleepFor(absl::Milliseconds(100));
   }
 }
@@ -39,9 +41,9 @@ absl::Status Simulated(int ranks, uint64_t seed, const observe::DiagnoseOptions&
   for (const auto& [name, fault] : faults) {
     const auto job = observe::SimulateWaits(ranks, fault, seed);
     if (!job.ok()) return job.status();
-    const absl::Time start = absl::Now();
+    const absl::Time start = SystemClock().Now();
     const std::vector<Finding> findings = observe::Diagnose(job->view, options);
-    const double took = absl::ToDoubleSeconds(absl::Now() - start);
+    const double took = absl::ToDoubleSeconds(SystemClock().Now() - start);
     const bool right = findings.size() == 1 && findings[0].fault == job->fault &&
                        findings[0].culprits == job->culprits;
     std::printf("{\"ranks\":%d,\"seed\":%llu,\"fault\":\"%s\",\"seconds\":%.3f,\"right\":%s}\n",
@@ -69,7 +71,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--slow", options.slow_ratio,
                  "a rank is slow whose own phases take so many times its peers'")
-      ->check(CLI::Range(1.0, 100.0))
+      ->check(RealRange(1, 100))
       ->capture_default_str();
   app.add_option("--slow-steps", options.slow_steps, "in so many steps in a row")
       ->check(CLI::Range(1, 30))

@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -90,14 +90,19 @@ absl::StatusOr<int> RunJob(const Options& options) {
 
 // A controller's words, or the file of weft-cc that holds them.
 absl::StatusOr<net::DcqcnParameters> ReadDcqcn(const std::string& words) {
-  std::string text = words;
-  if (std::ifstream file(words); file) std::getline(file, text);
-  WEFT_ASSIGN_OR_RETURN(net::ControllerSpec spec, net::ParseController(text));
-  if (spec.kind != net::ControllerKind::kDcqcn) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--dcqcn ", words, ": NICs run dcqcn, not ", net::ToString(spec.kind)));
+  std::error_code error;
+  const bool is_file = std::filesystem::exists(words, error);
+  const absl::StatusOr<net::ControllerSpec> spec =
+      is_file ? net::ReadController("@" + words) : net::ParseController(words);
+  if (!spec.ok()) {
+    return Annotate(spec.status(),
+                    is_file ? "--dcqcn" : absl::StrCat("--dcqcn ", words, ", which is no file"));
   }
-  return net::DcqcnOf(spec);
+  if (spec->kind != net::ControllerKind::kDcqcn) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dcqcn ", words, ": NICs run dcqcn, not ", net::ToString(spec->kind)));
+  }
+  return net::DcqcnOf(*spec);
 }
 
 // Parameters of the controller that weft-cc tune --plan has written; none where NICs do not run
@@ -132,6 +137,7 @@ absl::Status ReadFirmwareOf(std::vector<net::RdmaDevice>& devices, const std::st
 }
 
 absl::StatusOr<int> TuneNics(const Options& options) {
+  WEFT_RETURN_IF_ERROR(CheckRoot(options.root));
   net::NicWishes wishes;
   if (options.priority >= 0) wishes.priority = options.priority;
   if (options.traffic_class >= 0) wishes.traffic_class = options.traffic_class;
@@ -174,7 +180,8 @@ int Report(const absl::StatusOr<int>& status) {
 
 absl::StatusOr<absl::Duration> ParseDuration(const char* option, const std::string& text) {
   absl::Duration duration;
-  if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration()) {
+  if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
+      duration == absl::InfiniteDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat(option, " '", text, "' is no time, as in 500ms or 10s"));
   }

@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -21,6 +20,7 @@
 #include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/first_line.h"
+#include "base/host_name.h"
 #include "base/log.h"
 #include "base/open_files.h"
 #include "base/settings.h"
@@ -33,11 +33,11 @@
 #include "tools/command_line.h"
 #include "tools/driver/driver.h"
 #include "tools/driver/etcd.h"
-#include "tools/driver/job_diagnosis.h"
 #include "tools/driver/page.h"
 #include "tools/driver/site.h"
 #include "tools/driver/state_folder.h"
 #include "tools/observe/http.h"
+#include "tools/recovery/job_diagnosis.h"
 #include "tools/run/rank_process.h"
 
 namespace weft::driver {
@@ -68,12 +68,6 @@ struct Options {
   absl::Duration still;  // of the diagnosis; 0: there is none
   Site site;
 };
-
-std::string HostName() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 void Say(absl::string_view text) {
   std::fprintf(stderr, "weft-driver: %s\n", std::string(text).c_str());
@@ -124,7 +118,7 @@ class Program {
         const bool site_knows = driver_->job().notices.empty() || Now() >= over_at + kSitePatience;
         if (all_know && site_knows) break;
       }
-      switch (TakeSignal()) {
+      switch (const int signal = TakeSignal(); signal) {
         case SIGINT: {
           WEFT_ASSIGN_OR_RETURN(const std::vector<Action> stopped,
                                 driver_->Stop(128 + SIGINT, "interrupted", Now()));
@@ -134,7 +128,7 @@ class Program {
         case SIGTERM:
         case SIGHUP:
           Say("ends without ending the job: started again, it goes on");
-          return 128 + SIGTERM;
+          return 128 + signal;
         default:
           break;
       }
@@ -264,8 +258,8 @@ class Program {
     WEFT_ASSIGN_OR_RETURN(observe::HttpServer page, observe::HttpServer::Listen(PageServer(
                                                         *options_.page, std::move(token))));
     page_ = std::make_unique<observe::HttpServer>(std::move(page));
-    Say(absl::StrCat("page at http://", options_.page->host, ":", page_->port(), "/, its token in ",
-                     options_.token_file));
+    Say(absl::StrCat("page at http://", JoinHostPort(options_.page->host, page_->port()),
+                     "/, its token in ", options_.token_file));
     return absl::OkStatus();
   }
 
@@ -304,7 +298,7 @@ class Program {
     for (const std::string& line : news.lines) Say(absl::StrCat("diagnosis: ", line));
     for (const Diagnosed& one : news.diagnosed) {
       WEFT_ASSIGN_OR_RETURN(const std::vector<Action> done,
-                            driver_->Diagnosed(one.rank, one.blame, one.text, Now()));
+                            driver_->Diagnosed(one.ranks, one.blame, one.text, Now()));
       Tell(done);
     }
     return absl::OkStatus();
@@ -428,7 +422,8 @@ int Main(int argc, char** argv) {
          "go on with those of other hosts; after a quarter more its host counts as lost")
       ->capture_default_str();
   app.add_option("--vacancy", vacancy,
-                 "how long a node may be without a host, at the start, too, until the job stops")
+                 "how long a node may be without a host, at the start, too, until the job stops; "
+                 "from the driver's start on where that was later")
       ->capture_default_str();
   app.add_option("--still", still,
                  "a job that stands still for so long is diagnosed from the records of all ranks: "
@@ -507,6 +502,7 @@ int Main(int argc, char** argv) {
   if (status_of_usage != kGoOn) return status_of_usage;
   RaiseOpenFilesLimit();
   signal(SIGXFSZ, SIG_IGN);  // a journal at the limit of file sizes is one on a full disk
+  signal(SIGPIPE, SIG_IGN);  // the job goes on where nobody reads what is said any more
   InitLog("weft-driver", EnvironmentLogLevel(LogLevel::kWarn));
   const absl::StatusOr<int> exit_status = Program(options).Run();
   if (exit_status.ok()) return *exit_status;

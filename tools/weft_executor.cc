@@ -1,8 +1,6 @@
 // weft-executor: one a host. Runs the ranks that weft-driver places there.
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -11,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/host_name.h"
 #include "base/log.h"
 #include "base/open_files.h"
 #include "base/settings.h"
@@ -28,12 +27,6 @@ namespace {
 
 // How many processes of one host test its links.
 constexpr int kTestProcesses = 2;
-
-std::string HostName() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "weft-executor: %s\n", std::string(status.message()).c_str());

@@ -58,7 +58,7 @@ int Main(int argc, char** argv) {
   run->add_option("--rank", emulation.rank, "who has it (default: drawn by --seed)");
   run->add_option("--step", emulation.at_step, "when it begins")->capture_default_str();
   run->add_option("--severity", emulation.severity, "of slowness")
-      ->check(CLI::Range(1.0, 100.0))
+      ->check(RealRange(1, 100))
       ->capture_default_str();
   run->add_option("--steps", emulation.steps, "of the whole job")->capture_default_str();
   run->add_option("--step-time", text.step_time, "compute of a healthy step")
@@ -74,7 +74,7 @@ int Main(int argc, char** argv) {
   inject->add_option("--step", injection.at_step, "from this step on")->capture_default_str();
   inject->add_option("--phase", injection.phase, "in this phase, as forward (default: any)");
   inject->add_option("--severity", injection.severity, "of slow: so many times as long")
-      ->check(CLI::Range(1.01, 100.0))
+      ->check(RealRange(1.01, 100))
       ->capture_default_str();
   inject->add_option("--for", text.lasting, "how long pause and slow last")->capture_default_str();
   inject->add_option("--patience", text.patience, "for the moment to come")->capture_default_str();

@@ -109,7 +109,7 @@ int Main(int argc, char** argv) {
   AddPhases(phases, options);
   phases
       .add_option("--replace", options.replace,
-                  "Afterwards replace so many ranks, the last ones, and time that")
+                  "Afterwards replace so many ranks, those of the last hosts, and time that")
       ->check(CLI::NonNegativeNumber);
   phases.add_flag("--model", model,
                   "Measure 1/8, 1/4 and 1/2 of the ranks as well, and predict other sizes");

@@ -114,6 +114,13 @@ absl::Status Resolve(const Words& words, Options& options) {
     return absl::InvalidArgumentError(
         "--compare measures one group of all ranks; it does not go with --groups");
   }
+  if (options.ranks > 0 && options.root >= options.ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--root ", options.root, " is not one of ", options.ranks, " ranks"));
+  }
+  if (options.show_schedule && options.json) {
+    return absl::InvalidArgumentError("--show-schedule is for people: it has no --json");
+  }
   std::vector<collectives::CollectiveKind> kinds;
   for (Operation operation : options.operations) {
     if (InfoOf(operation).kind.has_value()) kinds.push_back(*InfoOf(operation).kind);
@@ -191,7 +198,8 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--buffers", words.buffers,
                  "shared: peers on this host read them where they lie; private: they get copies")
       ->check(CLI::IsMember({"shared", "private"}));
-  app.add_option("--transport", words.transport, "shm, tcp, ucx, multipath or auto; empty: as set");
+  app.add_option("--transport", words.transport,
+                 "auto, shm, tcp, ucx, multipath or verbs; empty: as set");
   app.add_option("--algorithm", words.algorithm, "As collective.algorithm; empty: as set");
   app.add_option(
       "--groups", words.groups,

@@ -9,18 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/host_name.h"
 #include "base/json_text.h"
 
 namespace weft::bw {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string HostName() {
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  return name;
-}
 
 const char* ReductionOf(const Case& what) {
   return InfoOf(what.operation).reduces() ? ToString(what.op) : "none";

@@ -75,20 +75,28 @@ const std::vector<Scenario>& AllScenarios() {
 absl::StatusOr<std::vector<CompareRow>> Compare(
     const CompareOptions& options, absl::FunctionRef<void(size_t done, size_t all)> done) {
   WEFT_ASSIGN_OR_RETURN(std::vector<Scenario> scenarios, Select(options.scenarios));
-  size_t all = scenarios.size() * options.controllers.size() * options.policies.size();
+  // All words before the first run: a wrong one would cost what was run before it.
+  struct Choice {
+    std::string controller, policy;
+    net::multipath::SimulatedOptions protocol;
+  };
+  std::vector<Choice> choices;
+  for (const std::string& controller : options.controllers) {
+    for (const std::string& policy : options.policies) {
+      Choice& choice = choices.emplace_back(Choice{controller, policy, {}});
+      WEFT_ASSIGN_OR_RETURN(choice.protocol.controller, net::ParseController(controller));
+      WEFT_ASSIGN_OR_RETURN(choice.protocol.policy, net::ParsePolicy(policy));
+      choice.protocol.paths = options.paths;
+    }
+  }
+  const size_t all = scenarios.size() * choices.size();
   std::vector<CompareRow> rows;
   for (Scenario& scenario : scenarios) {
     scenario.packet.seed = options.seed;
-    for (const std::string& controller : options.controllers) {
-      for (const std::string& policy : options.policies) {
-        net::multipath::SimulatedOptions protocol;
-        WEFT_ASSIGN_OR_RETURN(protocol.controller, net::ParseController(controller));
-        WEFT_ASSIGN_OR_RETURN(protocol.policy, net::ParsePolicy(policy));
-        protocol.paths = options.paths;
-        WEFT_ASSIGN_OR_RETURN(Outcome outcome, RunScenario(scenario, protocol));
-        rows.push_back({scenario.name, controller, policy, outcome});
-        done(rows.size(), all);
-      }
+    for (const Choice& choice : choices) {
+      WEFT_ASSIGN_OR_RETURN(Outcome outcome, RunScenario(scenario, choice.protocol));
+      rows.push_back({scenario.name, choice.controller, choice.policy, outcome});
+      done(rows.size(), all);
     }
   }
   return rows;

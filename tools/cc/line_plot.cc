@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
+#include "base/xml_text.h"
 
 namespace weft::cc {
 namespace {
@@ -25,10 +25,6 @@ double TickStep(double range) {
     if (power * factor >= rough) return power * factor;
   }
   return power * 10;
-}
-
-std::string Escape(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
 }
 
 std::vector<std::pair<double, double>> Thin(const Line& line) {
@@ -77,7 +73,7 @@ Frame FrameOf(const LinePlot& plot) {
 
 void DrawAxes(const LinePlot& plot, const Frame& frame, std::string& svg) {
   absl::StrAppendFormat(&svg, "<text x='%g' y='20' font-size='15'>%s</text>\n", kLeft,
-                        Escape(plot.title));
+                        XmlText(plot.title));
   double step = TickStep(frame.y_max);
   for (double y = 0; y <= frame.y_max; y += step) {
     absl::StrAppendFormat(&svg,
@@ -93,10 +89,10 @@ void DrawAxes(const LinePlot& plot, const Frame& frame, std::string& svg) {
                           frame.X(x), kHeight - kBottom + 16, std::round(x * 1e6) / 1e6 + 0.0);
   }
   absl::StrAppendFormat(&svg, "<text x='%g' y='%g' text-anchor='middle'>%s</text>\n",
-                        (kLeft + kWidth - kRight) / 2, kHeight - 10, Escape(plot.x_name));
+                        (kLeft + kWidth - kRight) / 2, kHeight - 10, XmlText(plot.x_name));
   absl::StrAppendFormat(
       &svg, "<text transform='translate(14,%g) rotate(-90)' text-anchor='middle'>%s</text>\n",
-      (kTop + kHeight - kBottom) / 2, Escape(plot.y_name));
+      (kTop + kHeight - kBottom) / 2, XmlText(plot.y_name));
 }
 
 }  // namespace
@@ -123,7 +119,7 @@ std::string RenderSvg(const LinePlot& plot) {
     absl::StrAppendFormat(
         &svg,
         "'/>\n<path d='M%g %gh20' stroke='%s' stroke-width='2'%s/><text x='%g' y='%g'>%s</text>\n",
-        kWidth - kRight + 10, y, color, dash, kWidth - kRight + 36, y + 4, Escape(line.name));
+        kWidth - kRight + 10, y, color, dash, kWidth - kRight + 36, y + 4, XmlText(line.name));
   }
   svg += "</svg>\n";
   return svg;

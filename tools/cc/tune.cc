@@ -89,9 +89,9 @@ class Search {
   absl::Status Try(const std::vector<double>& values) {
     net::ControllerSpec spec = base_;
     for (size_t i = 0; i < values.size(); ++i) {
-      if (values[i] == searched_[i].value) continue;
       std::erase_if(spec.parameters,
                     [&](const auto& one) { return one.first == searched_[i].name; });
+      if (values[i] == searched_[i].value) continue;
       // Four digits, so that a line of settings says all there is.
       double rounded = std::stod(absl::StrFormat("%.4g", values[i]));
       spec.parameters.emplace_back(searched_[i].name, Bound(i, rounded));
@@ -136,7 +136,12 @@ absl::StatusOr<std::vector<TuneRow>> Tune(const TuneOptions& options,
                                           absl::FunctionRef<void(size_t done, size_t all)> done) {
   Search search(options, done);
   WEFT_RETURN_IF_ERROR(search.Prepare());
-  return search.Go();
+  WEFT_ASSIGN_OR_RETURN(std::vector<TuneRow> rows, search.Go());
+  if (std::isfinite(Best(rows).score)) return rows;
+  return absl::DeadlineExceededError(absl::StrCat(
+      "in none of ", rows.size(), " runs had all transfers ended after ",
+      absl::FormatDuration(options.scenario.packet.limit),
+      " of simulated time: none is the best; tune with less traffic, as by --largest-flow"));
 }
 
 const TuneRow& Best(const std::vector<TuneRow>& rows) {

@@ -15,7 +15,7 @@
 
 namespace weft::ckpt {
 
-// A U8 tensor: JSON with "step", "samples_consumed", "seed", "config_hash" and "states".
+// A U8 tensor: JSON with "step", "samples_consumed", "seed" and "states".
 inline constexpr char kManifestEntry[] = "weft.manifest";
 
 // Runs dcp_program.h with these words.
@@ -30,7 +30,7 @@ absl::StatusOr<Converted> Convert(const ToDcp& options);
 
 // `target` is a run's folder; the checkpoint in it has the step of the source and is resumed from
 // like the one that the source was made of. kInvalidArgument: the source has no kManifestEntry.
-// Reading the format executes what its metadata, a pickle, says: it must be trusted.
+// Nothing that the source's metadata, a pickle, asks for is run (dcp_program.h).
 struct FromDcp {
   std::string source;
   std::string target;

@@ -1,6 +1,7 @@
 #include "tools/ckpt/model_dcp.h"
 
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "trainer/huggingface/model_reader.h"
 #include "trainer/huggingface/model_writer.h"
 #include "trainer/huggingface/tensor_rows.h"
+#include "trainer/loop/loss_scale.h"
 #include "trainer/model/parameters.h"
 
 namespace weft::ckpt {
@@ -35,6 +37,16 @@ struct Part {
 constexpr Part kParts[] = {{"model", train::kParameterPrefix},
                            {"exp_avg", "adam.mean."},
                            {"exp_avg_sq", "adam.variance."}};
+
+// Updates that Adam's states have seen: steps that were left out are none.
+absl::StatusOr<int64_t> AdamStep(const train::Manifest& manifest,
+                                 const train::TrainConfig& config) {
+  const auto text = manifest.states.find(train::kLossScaleState);
+  if (text == manifest.states.end()) return manifest.step;
+  train::LossScale scale(config);
+  WEFT_RETURN_IF_ERROR(scale.FromText(text->second));
+  return manifest.step - scale.left_out();
+}
 
 }  // namespace
 
@@ -69,8 +81,10 @@ absl::StatusOr<Converted> Convert(const ToModelDcp& options) {
     WEFT_RETURN_IF_ERROR(train::WriteTensors({config->model, train::DType::kF32}, parameter,
                                              to + "/model.safetensors"));
   }
-  WEFT_RETURN_IF_ERROR(RunDcpProgram(
-      options.python, {"to-model", exchange, folder->path(), absl::StrCat(manifest.step)}));
+  const absl::StatusOr<int64_t> step = AdamStep(manifest, *config);
+  if (!step.ok()) return Annotate(step.status(), options.checkpoint);
+  WEFT_RETURN_IF_ERROR(
+      RunDcpProgram(options.python, {"to-model", exchange, folder->path(), absl::StrCat(*step)}));
   WEFT_RETURN_IF_ERROR(train::RemoveTree(exchange));
   WEFT_RETURN_IF_ERROR(folder->Commit());
   return converted;
@@ -111,9 +125,10 @@ absl::StatusOr<Converted> Convert(const FromModelDcp& options, int64_t* step) {
   }
   if (run.optimizer == kAdamW) {
     WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(exchange + "/step"));
-    if (!absl::SimpleAtoi(text, &run.step) || run.step < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(options.source, ": the step of Adam's states is '", text, "'"));
+    const int64_t step_max = std::numeric_limits<int64_t>::max() / config.global_batch;
+    if (!absl::SimpleAtoi(text, &run.step) || run.step < 0 || run.step > step_max) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          options.source, ": the step of Adam's states is '", text, "', and not 0 to ", step_max));
     }
   }
   WEFT_RETURN_IF_ERROR(train::RemoveTree(exchange));

@@ -49,13 +49,17 @@ std::string InChild(const std::function<std::string()>& work, std::string* failu
   }
   std::string answer;
   if (!ReadPipe(ends[0], kPatience, &answer)) {
-    *failure = absl::StrCat("still loading after ", absl::FormatDuration(kPatience));
+    *failure = absl::StrCat("still loading after ", absl::FormatDuration(kPatience),
+                            ", or more than 1 MiB was told of it");
     kill(child, SIGKILL);
   }
   close(ends[0]);
   int status = 0;
-  if (waitpid(child, &status, 0) == child && WIFSIGNALED(status) && failure->empty()) {
+  if (waitpid(child, &status, 0) != child || !failure->empty()) return answer;
+  if (WIFSIGNALED(status)) {
     *failure = absl::StrCat("loading it ended the process: ", strsignal(WTERMSIG(status)));
+  } else if (answer.empty()) {
+    *failure = absl::StrCat("loading it ended the process with exit status ", WEXITSTATUS(status));
   }
   return answer;
 }

@@ -58,7 +58,7 @@ Limits ReadLimits(const std::string& root) {
   limits.open_files = LimitOf(RLIMIT_NOFILE);
   limits.cgroup_memory = CgroupMemory(root);
   struct statvfs shm {};
-  if (statvfs((root + "/dev/shm").c_str(), &shm) == 0) {
+  if (statvfs("/dev/shm", &shm) == 0) {
     limits.shared_memory = Bytes(static_cast<int64_t>(shm.f_blocks * shm.f_frsize));
     limits.shared_memory_free = Bytes(static_cast<int64_t>(shm.f_bavail * shm.f_frsize));
   }
@@ -100,12 +100,24 @@ std::map<std::string, std::string> ReadEnvironment() {
 
 }  // namespace
 
+absl::Status CheckRoot(const std::string& root) {
+  std::error_code error;
+  if (fs::is_directory(root + "/sys", error)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("root ", root, ": there is no folder sys in it, as a copy of a host has"));
+}
+
 absl::StatusOr<Node> ReadNode(const std::string& root) {
+  WEFT_RETURN_IF_ERROR(CheckRoot(root));
   Node node;
-  utsname names{};
-  if (uname(&names) == 0) {
+  if (utsname names{}; uname(&names) == 0) {
     node.host = names.nodename;
     node.kernel = names.release;
+  }
+  if (!root.empty()) {  // a copy says whose it is, where it has these files
+    const fs::path kernel = root + "/proc/sys/kernel";
+    if (std::string name = FirstLine(kernel / "hostname"); !name.empty()) node.host = name;
+    if (std::string name = FirstLine(kernel / "osrelease"); !name.empty()) node.kernel = name;
   }
   WEFT_ASSIGN_OR_RETURN(node.devices, net::ReadRdmaDevices(root));
   if (root.empty()) net::ReadFirmware(node.devices).IgnoreError();  // root's, with a tool

@@ -61,9 +61,12 @@ struct Node {
   std::string settings_error;                      // of WEFT_*; empty: none
 };
 
+// kInvalidArgument: there is no copy of a host below `root`.
+absl::Status CheckRoot(const std::string& root);
+
 // `root` is put before /sys, /proc and /dev for what is read from files; limits, libraries and the
 // machine (hwloc) are always this process's. Takes up to a second: libraries are loaded in child
-// processes, so that none can harm this one.
+// processes, so that none can harm this one. Errors: CheckRoot()'s.
 absl::StatusOr<Node> ReadNode(const std::string& root = "");
 
 // The counters of every port, by "mlx5_0:1".

@@ -106,6 +106,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Open(collectives::Store* store,
         WEFT_RETURN_IF_ERROR(CheckSize(earlier.policy, options.policy));
         record = std::move(earlier);
         changes = TakeOptions(options, record);
+        GoOn(record.policy, record.job, now);
       }
     }
     if (record.job.nodes.empty()) record.job = NewJob(options.policy, now);
@@ -274,14 +275,22 @@ absl::StatusOr<std::vector<Action>> Driver::Replay(const std::string& why, absl:
                          2 * size, " hosts that are not being tested"));
 }
 
-absl::StatusOr<std::vector<Action>> Driver::Diagnosed(int rank, Blame blame,
+absl::StatusOr<std::vector<Action>> Driver::Diagnosed(const std::vector<int>& ranks, Blame blame,
                                                       const std::string& text, absl::Time now) {
-  return Commit({{.kind = EventKind::kDiagnosed,
-                  .now = now,
-                  .text = absl::StrCat("diagnosis: ", text),
-                  .rank = rank,
-                  .blame = blame}},
-                now);
+  std::vector<Event> events;
+  std::set<std::string> hosts;
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= static_cast<int>(job().ranks.size())) continue;
+    // One rank speaks for all of its host: another host may have their node after the first.
+    const auto node = static_cast<size_t>(rank / record_.policy.ranks_per_node);
+    if (blame == Blame::kHost && !hosts.insert(job().nodes[node].host).second) continue;
+    events.push_back({.kind = EventKind::kDiagnosed,
+                      .now = now,
+                      .text = absl::StrCat("diagnosis: ", text),
+                      .rank = rank,
+                      .blame = blame});
+  }
+  return Commit(events, now);
 }
 
 absl::Status Driver::SiteTold(int64_t notice, absl::Time now) {

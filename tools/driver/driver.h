@@ -1,6 +1,6 @@
-// The driver of a job: reads what the hosts report, decides (decisions.h), and writes down what
-// ought to run, which the hosts' executors then see to (host_executor.h). Whatever it knows is in
-// the job's store: one that dies and is started again goes on where it was, and whoever wrote the
+// The driver of a job: reads what the hosts report, decides (recovery/decisions.h), and writes down
+// what ought to run, which the hosts' executors then see to (host_executor.h). Whatever it knows is
+// in the job's store: one that dies and is started again goes on where it was, and whoever wrote the
 // state last is the driver. No threads and no clock of its own; waits for nothing but the store.
 #ifndef WEFT_TOOLS_DRIVER_DRIVER_H_
 #define WEFT_TOOLS_DRIVER_DRIVER_H_
@@ -16,10 +16,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/store/store.h"
-#include "tools/driver/decisions.h"
 #include "tools/driver/etcd.h"
 #include "tools/driver/own_record.h"
 #include "tools/driver/records.h"
+#include "tools/recovery/decisions.h"
 
 namespace weft::driver {
 
@@ -58,10 +58,12 @@ class Driver {
                                             absl::Time now);
   // The site has been told of that host's eviction or loss (JobState::notices).
   absl::Status SiteTold(int64_t notice, absl::Time now);
-  // What the diagnosis of the whole job says; changes nothing where it was acted on before.
-  absl::StatusOr<std::vector<Action>> Diagnosed(int rank, Blame blame, const std::string& text,
-                                                absl::Time now);
-  // Replays a step on all hosts (replay.h). kFailedPrecondition: the job cannot, with the reason.
+  // What the diagnosis of the whole job says of each of these ranks; changes nothing where it was
+  // acted on before.
+  absl::StatusOr<std::vector<Action>> Diagnosed(const std::vector<int>& ranks, Blame blame,
+                                                const std::string& text, absl::Time now);
+  // Replays a step on all hosts (recovery/replay.h). kFailedPrecondition: the job cannot, with the
+  // reason.
   absl::StatusOr<std::vector<Action>> Replay(const std::string& why, absl::Time now);
   absl::StatusOr<std::vector<Action>> Stop(int exit_status, const std::string& why, absl::Time now);
 

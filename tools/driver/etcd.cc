@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace weft::driver {
@@ -78,6 +79,16 @@ absl::StatusOr<Json> ParseAnswer(const std::string& text) {
       absl::StrCat("etcd answers with no JSON object: '", text.substr(0, 80), "'"));
 }
 
+// Whether an error of HttpFetch() is that of a request which is wrong, and will be. 408 and 429 are
+// of a member that has no time or no room for it now.
+bool IsRefused(absl::string_view error) {
+  constexpr absl::string_view kAnswers = " answers with status ";
+  const size_t at = error.find(kAnswers);
+  if (at == error.npos) return false;
+  const absl::string_view status = error.substr(at + kAnswers.size(), 3);
+  return absl::StartsWith(status, "4") && status != "408" && status != "429";
+}
+
 bool Succeeded(const Json& answer) {
   const auto succeeded = answer.find("succeeded");
   return succeeded != answer.end() && succeeded->is_boolean() && succeeded->get<bool>();
@@ -139,7 +150,8 @@ absl::StatusOr<std::string> Etcd::Open(const std::string& name, absl::string_vie
 }
 
 absl::StatusOr<std::string> Etcd::Call(const std::string& path, const std::string& body) const {
-  const absl::Time end = absl::Now() + patience_;
+  const SystemClock clock;
+  const absl::Time end = clock.Now() + patience_;
   absl::Duration pause = kPauseFirst;
   std::string last;
   while (true) {
@@ -148,12 +160,11 @@ absl::StatusOr<std::string> Etcd::Call(const std::string& path, const std::strin
           observe::HttpFetch(place_.members[member_],
                              {.method = "POST", .path = path, .body = body, .patience = kCallMost});
       if (said.ok()) return said;
-      const bool is_refused = absl::StrContains(said.status().message(), " answers with status 4");
-      if (is_refused) return absl::InternalError(said.status().message());
+      if (IsRefused(said.status().message())) return absl::InternalError(said.status().message());
       last = std::string(said.status().message());
       member_ = (member_ + 1) % place_.members.size();
     }
-    if (absl::Now() + pause >= end) {
+    if (clock.Now() + pause >= end) {
       return absl::UnavailableError(absl::StrCat("no member of etcd has answered for ",
                                                  absl::FormatDuration(patience_), ": ", last));
     }

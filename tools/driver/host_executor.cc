@@ -22,6 +22,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/open_files.h"
 #include "base/read_file.h"
 #include "base/socket_address.h"
 #include "base/status.h"
@@ -37,6 +38,7 @@
 #include "tools/run/host_ranks.h"
 #include "tools/run/host_store.h"
 #include "tools/run/observer.h"
+#include "tools/run/process.h"
 #include "tools/run/rank_environment.h"
 #include "tools/run/rank_process.h"
 
@@ -175,13 +177,18 @@ class Executor {
   }
 
   // As if it had been started now; there is nothing left of the ranks.
-  static absl::Status BeginAnew() {
+  absl::Status BeginAnew() const {
     WEFT_ASSIGN_OR_RETURN(const std::string line, ReadFile("/proc/self/cmdline", kCommandLineMost));
     std::vector<std::string> words = absl::StrSplit(line, '\0');
     if (!words.empty()) words.pop_back();  // behind the last word's end
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
+    // What lasts over exec: a signal ends a program that is still looking for its driver.
+    RestoreOpenFilesLimit(options_.run.rank_open_files);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
     execv("/proc/self/exe", arguments.data());
     return ErrnoStatus(errno, "begin anew");
   }
@@ -192,9 +199,11 @@ class Executor {
     observer_ = std::make_unique<run::Observer>(folder == variables_.end() ? "" : folder->second,
                                                 options_.run.job);
     agent_token_ = net::SecretToHex(net::NewJobSecret());
-    const absl::StatusOr<std::string> served = observer_->ServeAgent("0.0.0.0:0", agent_token_);
+    // "::" is every address of both families, where the host has IPv6.
+    absl::StatusOr<std::string> served = observer_->ServeAgent("[::]:0", agent_token_);
+    if (!served.ok()) served = observer_->ServeAgent("0.0.0.0:0", agent_token_);
     if (!served.ok()) return host_.Say(absl::StrCat("records: ", served.status().message()));
-    agent_ = absl::StrCat(options_.address, ":", observer_->agent_port());
+    agent_ = JoinHostPort(options_.address, observer_->agent_port());
   }
 
   // The variables of the ranks of `node`; -1: of spare processes, as far as they are known.
@@ -418,8 +427,7 @@ class Executor {
 
   // As if it had been started and had ended so, as a shell has it.
   void FailedToStart(run::RankProcess& rank, const absl::Status& why) {
-    const int status = absl::IsPermissionDenied(why) ? 126 : absl::IsNotFound(why) ? 127 : 1;
-    rank.status = W_EXITCODE(status, 0);
+    rank.status = W_EXITCODE(run::StatusOfFailedStart(why), 0);
     rank.started = rank.ended = clock_.Now();
     rank.output->Feed(run::Stream::kError, absl::StrCat(why.message(), "\n"));
     urgent_ = true;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <system_error>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/rendezvous/job_environment.h"
 #include "net/verbs/verbs.h"
@@ -42,10 +44,13 @@ class WrongBytes final : public link_bw::MeasurementObserver {
   int64_t messages_ = 0;
 };
 
-// The usable RDMA ports of each process of the job, such as "mlx5_0:1".
+// The usable RDMA ports of each process of the job, such as "mlx5_0:1". Meets them within
+// `patience`.
 absl::StatusOr<std::vector<std::vector<std::string>>> PortsOfAll(
     const Settings& settings, const collectives::JobEnvironment& environment,
     absl::Duration patience) {
+  const SystemClock clock;
+  const absl::Time end = clock.Now() + patience;
   std::string mine;
   const auto ports = net::ListVerbsPorts(settings);
   if (absl::IsInvalidArgument(ports.status())) return ports.status();
@@ -58,7 +63,7 @@ absl::StatusOr<std::vector<std::vector<std::string>>> PortsOfAll(
                         collectives::StoreFromEnvironment(environment, patience));
   WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                         store.store->AllGather("self-test/ports", environment.rank.value(),
-                                               environment.world_size, mine, patience));
+                                               environment.world_size, mine, end - clock.Now()));
   std::vector<std::vector<std::string>> all;
   for (const std::string& text : texts) all.push_back(absl::StrSplit(text, ',', absl::SkipEmpty()));
   return all;
@@ -83,13 +88,11 @@ absl::Status TestLink(Settings settings, const LinkTest& test, size_t number) {
   return absl::DataLossError(absl::StrCat(wrong.messages(), " messages came with a wrong byte"));
 }
 
-// Over what was tested: "tcp, verbs =mlx5_0:1".
-absl::StatusOr<std::string> TestLinks(const Settings& settings, absl::Duration patience) {
-  WEFT_ASSIGN_OR_RETURN(const collectives::JobEnvironment environment,
-                        collectives::JobEnvironment::FromEnvironment());
-  WEFT_ASSIGN_OR_RETURN(const auto ports, PortsOfAll(settings, environment, patience));
-  const std::vector<LinkTest> tests =
-      LinkTestsOf(settings.Text("transport"), ports, static_cast<size_t>(environment.rank.value()));
+// Over what was tested: "tcp, verbs =mlx5_0:1". `ports`: PortsOfAll().
+absl::StatusOr<std::string> TestLinks(const Settings& settings,
+                                      const std::vector<std::vector<std::string>>& ports,
+                                      size_t self) {
+  const std::vector<LinkTest> tests = LinkTestsOf(settings.Text("transport"), ports, self);
   std::string tested;
   for (size_t i = 0; i < tests.size(); ++i) {
     const std::string name = tests[i].device.empty()
@@ -116,6 +119,29 @@ absl::Status TestCollective(bw::Operation operation, job::Joined& job, bw::Contr
                         bw::Measure(what, options, ways, *job.world, control));
   if (results[0].wrong == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(results[0].wrong, " elements are wrong"));
+}
+
+// What the processes do once they have met.
+absl::StatusOr<std::string> TestMet(Settings settings,
+                                    const std::vector<std::vector<std::string>>& ports, size_t self,
+                                    absl::Duration patience) {
+  // A way on which nothing comes through is to be named before the test is cut off.
+  const absl::Duration connect = std::min(settings.Duration("transport.connect_timeout"),
+                                          std::max(patience / 2, absl::Milliseconds(100)));
+  for (const auto& [name, limit] :
+       {std::pair("store.timeout", patience), std::pair("transport.connect_timeout", connect)}) {
+    WEFT_RETURN_IF_ERROR(settings.Set(name, absl::FormatDuration(limit), "the self-test"));
+  }
+  const absl::StatusOr<std::string> links = TestLinks(settings, ports, self);
+  if (!links.ok()) return Annotate(links.status(), "bytes between the processes");
+  WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(settings, "weft-executor"));
+  bw::Control control(*job.store, job.environment.rank.value(), job.environment.world_size);
+  for (const bw::Operation operation : {bw::Operation::kAllToAll, bw::Operation::kAllReduce}) {
+    absl::Status passed = TestCollective(operation, job, control);
+    if (!passed.ok()) return Annotate(passed, bw::InfoOf(operation).name);
+  }
+  return absl::StrCat("links over ", *links, ", all-to-all and all-reduce of ", control.ranks(),
+                      " processes");
 }
 
 }  // namespace
@@ -145,18 +171,15 @@ absl::StatusOr<int> TestWithinHost(int processes) {
 
 absl::StatusOr<std::string> TestGroup(absl::Duration patience) {
   WEFT_ASSIGN_OR_RETURN(Settings settings, Settings::FromEnvironment());
-  WEFT_RETURN_IF_ERROR(
-      settings.Set("store.timeout", absl::FormatDuration(patience), "the self-test"));
-  const absl::StatusOr<std::string> links = TestLinks(settings, patience);
-  if (!links.ok()) return Annotate(links.status(), "bytes between the processes");
-  WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(settings, "weft-executor"));
-  bw::Control control(*job.store, job.environment.rank.value(), job.environment.world_size);
-  for (const bw::Operation operation : {bw::Operation::kAllToAll, bw::Operation::kAllReduce}) {
-    absl::Status passed = TestCollective(operation, job, control);
-    if (!passed.ok()) return Annotate(passed, bw::InfoOf(operation).name);
-  }
-  return absl::StrCat("links over ", *links, ", all-to-all and all-reduce of ", control.ranks(),
-                      " processes");
+  WEFT_ASSIGN_OR_RETURN(const collectives::JobEnvironment environment,
+                        collectives::JobEnvironment::FromEnvironment());
+  const auto ports = PortsOfAll(settings, environment, patience);
+  if (!ports.ok()) return Annotate(ports.status(), "meet the other processes");
+  // All are there: what takes too long from here on has failed.
+  absl::StatusOr<std::string> tested =
+      TestMet(settings, *ports, static_cast<size_t>(environment.rank.value()), patience);
+  if (!absl::IsDeadlineExceeded(tested.status())) return tested;
+  return absl::UnavailableError(tested.status().message());
 }
 
 }  // namespace weft::driver

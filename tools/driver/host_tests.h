@@ -1,7 +1,8 @@
 // The parts of a host's self-test (self_test.h): what weft-doctor and weft-bw do, as calls.
 //
 // A status that is not OK names the part that failed and why. kDeadlineExceeded of TestGroup():
-// another process of the group did not come, which says nothing of this host.
+// another process of the group did not come, which says nothing of this host; what takes too long
+// once all have come has another code.
 #ifndef WEFT_TOOLS_DRIVER_HOST_TESTS_H_
 #define WEFT_TOOLS_DRIVER_HOST_TESTS_H_
 

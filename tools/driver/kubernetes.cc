@@ -33,7 +33,9 @@ bool IsName(const std::string& name) {
 
 // A header in a file that nobody else reads; on a command line everybody would.
 absl::StatusOr<std::string> HeaderFile(const std::string& token) {
-  std::string path = (std::filesystem::temp_directory_path() / "weft-token-XXXXXX").string();
+  std::error_code error;
+  std::string path = (std::filesystem::temp_directory_path(error) / "weft-token-XXXXXX").string();
+  if (error) return ErrnoStatus(error.value(), "find the folder for temporary files (TMPDIR)");
   FileDescriptor file(mkostemp(path.data(), O_CLOEXEC));  // mode 0600
   if (!file) return ErrnoStatus(errno, absl::StrCat("make ", path));
   const std::string text = absl::StrCat("Authorization: Bearer ", token, "\n");
@@ -108,9 +110,12 @@ absl::Status Kubernetes::Evict(const std::string& pod) const {
   if (!node.is_string() || !IsName(node.get<std::string>())) {
     return absl::DataLossError(absl::StrCat("the pod ", pod, " has no node"));
   }
-  WEFT_RETURN_IF_ERROR(Call("PATCH", absl::StrCat("/api/v1/nodes/", node.get<std::string>()),
-                            R"({"spec":{"unschedulable":true}})")
-                           .status());
+  // A node that is gone, as one of a spot market that was taken back, gets no other pod.
+  const absl::Status cordoned =
+      Call("PATCH", absl::StrCat("/api/v1/nodes/", node.get<std::string>()),
+           R"({"spec":{"unschedulable":true}})")
+          .status();
+  if (!absl::IsNotFound(cordoned)) WEFT_RETURN_IF_ERROR(cordoned);
   const absl::Status deleted = Call("DELETE", path).status();
   return absl::IsNotFound(deleted) ? absl::OkStatus() : deleted;
 }

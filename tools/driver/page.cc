@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -133,12 +132,16 @@ observe::HttpResponse Said(const absl::StatusOr<std::vector<Action>>& decided,
 }  // namespace
 
 absl::StatusOr<std::string> PageToken(const std::string& file) {
-  if (!std::filesystem::exists(file)) {
-    const net::JobSecret drawn = net::NewJobSecret();
-    const FileDescriptor made(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    const std::string line = absl::StrCat(net::SecretToHex(drawn), "\n");
-    if (!made || write(made.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-      return ErrnoStatus(errno, absl::StrCat("write the page's token to ", file));
+  const std::string doing = absl::StrCat("write the page's token to ", file);
+  const FileDescriptor made(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!made && errno != EEXIST) return ErrnoStatus(errno, doing);
+  if (made) {
+    const std::string line = absl::StrCat(net::SecretToHex(net::NewJobSecret()), "\n");
+    const ssize_t wrote = write(made.get(), line.data(), line.size());
+    const int error = wrote < 0 ? errno : ENOSPC;  // a part of it
+    if (wrote != static_cast<ssize_t>(line.size())) {
+      unlink(file.c_str());
+      return ErrnoStatus(error, doing);
     }
   }
   std::string token = FirstLine(file);

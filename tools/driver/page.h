@@ -3,7 +3,7 @@
 //   GET  /             HTML, without data: it asks for the token and shows what follows
 //   GET  /job.json     the job
 //   POST /evict/HOST   evicts a host; a spare takes its node
-//   POST /replay       replays a step, to find a host that computes wrongly (replay.h)
+//   POST /replay       replays a step, to find a host that computes wrongly (recovery/replay.h)
 //   POST /stop         stops the job
 //
 // All but "/" need the token (Authorization: Bearer TOKEN), on loopback, too: another user of the

@@ -34,10 +34,15 @@ class Reader {
       if (!member->is_boolean()) return Fail(absl::StrCat("has a '", name, "' that is no boolean"));
       value = member->get<bool>();
     } else if constexpr (std::is_integral_v<Value>) {
-      if (!member->is_number_integer()) {
-        return Fail(absl::StrCat("has a '", name, "' that is no number"));
+      // nlohmann's numbers above int64_t's are unsigned ones.
+      const bool is_number =
+          member->is_number_integer() &&
+          (!member->is_number_unsigned() || member->get<uint64_t>() <= uint64_t{INT64_MAX});
+      const int64_t number = is_number ? member->get<int64_t>() : 0;
+      if (!is_number || number != static_cast<Value>(number)) {
+        return Fail(absl::StrCat("has a '", name, "' that is no number of its range"));
       }
-      value = static_cast<Value>(member->get<int64_t>());
+      value = static_cast<Value>(number);
     } else if constexpr (std::is_same_v<Value, std::string>) {
       if (!member->is_string()) return Fail(absl::StrCat("has a '", name, "' that is no text"));
       value = member->get<std::string>();
@@ -128,7 +133,8 @@ Json ToJson(const JobState& job) {
                    {"test", host.test},
                    {"test_helpers", host.test_helpers},
                    {"cleared", host.cleared},
-                   {"own_signals", host.own_signals}};
+                   {"own_signals", host.own_signals},
+                   {"blamed", absl::ToUnixMicros(host.blamed)}};
   }
   Json nodes = Json::array();
   for (const NodeState& node : job.nodes) {
@@ -145,7 +151,6 @@ Json ToJson(const JobState& job) {
                      {"last_step", rank.last_step},
                      {"started", absl::ToUnixMicros(rank.started)},
                      {"diagnosed", rank.diagnosed},
-                     {"host_blamed", absl::ToUnixMicros(rank.host_blamed)},
                      {"soon_ends", rank.soon_ends},
                      {"due", absl::ToUnixMicros(rank.due)}});
   }
@@ -225,6 +230,7 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
     members.Take("test_helpers", host.test_helpers);
     members.Take("cleared", host.cleared);
     members.Take("own_signals", host.own_signals);
+    members.TakeTime("blamed", host.blamed);
     members.Expect(host.node < policy.nodes, "has a node that the job does not have");
     WEFT_RETURN_IF_ERROR(members.status());
     job.hosts.emplace(name, std::move(host));
@@ -244,7 +250,6 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
     members.Take("last_step", rank.last_step);
     members.TakeTime("started", rank.started);
     members.Take("diagnosed", rank.diagnosed);
-    members.TakeTime("host_blamed", rank.host_blamed);
     members.Take("soon_ends", rank.soon_ends);
     members.TakeTime("due", rank.due);
   });

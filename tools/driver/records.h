@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "tools/driver/decisions.h"
+#include "tools/recovery/decisions.h"
 
 namespace weft::driver {
 

@@ -6,7 +6,8 @@
 //           all-to-all and an all-reduce (weft-bw's), all compared
 //   pairs   the same with each of the hosts near it that help, one after the other, in a job of
 //           two of the environment's (WEFT_STORE, RANK) whose name has the helper's number behind;
-//           fails where it fails with all that come, since one of them may be the one that is bad
+//           fails where it fails, or hangs, with all that come, since one of them may be the one
+//           that is bad
 //
 // (host_tests.h), each a process of this program, so that one that hangs or crashes is ended. A
 // site's own commands take the place of the first two.

@@ -29,8 +29,9 @@ bool IsTime(const InjectOptions& options, const RankView& rank) {
 
 absl::StatusOr<RecordProcess> AwaitMoment(const InjectOptions& options) {
   JobWatch watch(options.folder, options.job);
-  const absl::Time until = absl::Now() + options.patience;
-  while (absl::Now() < until) {
+  const SystemClock clock;
+  const absl::Time until = clock.Now() + options.patience;
+  while (clock.Now() < until) {
     watch.Update(/*live=*/true, SystemClock::Nanoseconds());
     const auto rank = watch.view().ranks.find(options.rank);
     if (rank != watch.view().ranks.end()) {
@@ -60,14 +61,29 @@ absl::Status Signal(const RecordProcess& process, int number) {
   return absl::OkStatus();
 }
 
+// Stops the process for so long. A signal that ends this program, as Ctrl-C does, ends the stop
+// first: a process that stays stopped would be a fault that nobody has asked for.
+absl::Status StopFor(const RecordProcess& process, absl::Duration time) {
+  sigset_t ends, before;
+  sigemptyset(&ends);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&ends, signal);
+  sigprocmask(SIG_BLOCK, &ends, &before);
+  const absl::Status stopped = Signal(process, SIGSTOP);
+  const timespec wait = absl::ToTimespec(stopped.ok() ? time : absl::ZeroDuration());
+  const int ended_by = sigtimedwait(&ends, nullptr, &wait);
+  const absl::Status goes_on = Signal(process, SIGCONT);
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  if (ended_by > 0) raise(ended_by);
+  return stopped.ok() ? goes_on : stopped;
+}
+
 absl::Status Slow(const InjectOptions& options, const RecordProcess& process) {
   const absl::Duration stopped = kDuty * (options.severity - 1) / options.severity;
-  const absl::Time until = absl::Now() + options.lasting;
+  const SystemClock clock;
+  const absl::Time until = clock.Now() + options.lasting;
   absl::Status status;
-  while (status.ok() && absl::Now() < until) {
-    status = Signal(process, SIGSTOP);
-    if (status.ok()) absl::SleepFor(stopped);
-    (void)Signal(process, SIGCONT);
+  while (status.ok() && clock.Now() < until) {
+    status = StopFor(process, stopped);
     absl::SleepFor(kDuty - stopped);
   }
   return status;
@@ -85,9 +101,7 @@ absl::Status Inject(const InjectOptions& options) {
   if (options.fault == "kill") return Signal(process, SIGKILL);
   if (options.fault == "stop") return Signal(process, SIGSTOP);
   if (options.fault == "slow") return Slow(options, process);
-  WEFT_RETURN_IF_ERROR(Signal(process, SIGSTOP));  // pause
-  absl::SleepFor(options.lasting);
-  return Signal(process, SIGCONT);
+  return StopFor(process, options.lasting);  // pause
 }
 
 }  // namespace weft::fault

@@ -23,7 +23,8 @@ struct InjectOptions {
 };
 
 // Prints one line of JSON at the onset. A process that was stopped for a while runs again in any
-// case when this returns, but for "stop" and "kill".
+// case when this returns, but for "stop" and "kill", or when SIGINT, SIGTERM or SIGHUP ends this
+// program.
 absl::Status Inject(const InjectOptions& options);
 
 }  // namespace weft::fault

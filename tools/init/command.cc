@@ -68,7 +68,8 @@ void AddDuration(CLI::App& command, const std::string& name, absl::Duration* val
       .add_option_function<std::string>(
           name,
           [name, value](const std::string& text) {
-            if (!absl::ParseDuration(text, value) || *value <= absl::ZeroDuration()) {
+            if (!absl::ParseDuration(text, value) || *value <= absl::ZeroDuration() ||
+                *value == absl::InfiniteDuration()) {
               throw CLI::ValidationError(absl::StrCat(name, " ", text, " is no duration above 0"));
             }
           },
@@ -81,7 +82,9 @@ void AddLayout(CLI::App& command, Options& options) {
       .add_option("--ranks", options.ranks,
                   "Ranks, to be held against the layout; 0: those of the layout")
       ->check(CLI::Range(0, 1 << 20));
-  command.add_option("--hosts", options.hosts, "Hosts; 0: one for 8 ranks")
+  command
+      .add_option("--hosts", options.hosts,
+                  "Hosts, of as many ranks each; 0: one for 8 ranks or a few more")
       ->check(CLI::NonNegativeNumber);
   command.add_option(
       "--layout", options.layout,

@@ -101,9 +101,10 @@ class Load {
     return sum;
   }
 
+  // DeadlineExceeded: not within the timeout after `working`, in which there is always more to do.
   template <typename Condition>
-  absl::Status Until(Condition met) {
-    absl::Time deadline = SystemClock().Now() + options_.timeout;
+  absl::Status Until(Condition met, absl::Duration working = absl::ZeroDuration()) {
+    absl::Time deadline = SystemClock().Now() + working + options_.timeout;
     while (!met() && status_.ok()) {
       poller_->Sleep(poller_->now() + absl::Milliseconds(10));
       if (poller_->now() > deadline)
@@ -119,7 +120,7 @@ class Load {
     for (Stream& stream : streams_) {
       for (int i = 0; i < depth_; ++i) Issue(stream);
     }
-    return Until([this] { return under_way_ == 0; });
+    return Until([this] { return under_way_ == 0; }, time);
   }
 
   void Issue(Stream& stream) {

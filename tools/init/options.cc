@@ -16,15 +16,18 @@ absl::Status Resolve(Options& o) {
     return absl::InvalidArgumentError(
         absl::StrCat("--ranks ", o.ranks, ", but --layout ", o.layout, " has ", o.mesh.ranks()));
   }
-  if (o.hosts == 0) o.hosts = std::max(1, o.ranks / 8);
+  if (o.hosts == 0) {
+    o.hosts = std::max(1, o.ranks / 8);
+    while (o.ranks % o.hosts != 0) --o.hosts;
+  }
   if (o.hosts > o.ranks || o.ranks % o.hosts != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(o.ranks, " ranks cannot be spread evenly over --hosts ", o.hosts));
   }
-  if (o.replace < 0 || o.replace > o.ranks / 2 ||
-      (o.relay && o.replace % o.ranks_per_host() != 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--replace ", o.replace, ": at most half of the ranks", o.relay ? ", in whole hosts" : ""));
+  if (o.replace < 0 || o.replace > o.ranks / 2 || o.replace % o.ranks_per_host() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--replace ", o.replace, ": at most half of the ranks, in whole hosts, of ",
+                     o.ranks_per_host(), " ranks each"));
   }
   if (!o.store->has_exchanges() && (o.relay || o.replace > 0)) {
     return absl::InvalidArgumentError(absl::StrCat(

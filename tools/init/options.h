@@ -18,16 +18,15 @@ inline constexpr int kLinkRanks = 1024;
 struct Options {
   const MeasuredStore* store = &WeftStore();
   int ranks = 0;  // 0: those of the layout
-  int hosts = 0;  // 0: one for 8 ranks
+  int hosts = 0;  // 0: one for 8 ranks, or for more, so that all have as many
   std::string layout = "tp8,pp8,dp16";
   bool relay = false;
   // Every rank gets all ranks' records, in place of those that it needs.
   bool all_records = false;
-  int replace = 0;   // ranks, after the rest
+  int replace = 0;   // ranks, after the rest; those of whole hosts
   int workers = 0;   // processes; 0: as few as their file descriptors allow, at least 2
   int window = 256;  // connections that a worker has under way at once
   int sources = 8;   // loopback addresses that clients dial from
-  bool model = false;
   // So many ranks, on evenly spread hosts, open all their planned connections; negative: all ranks
   // do, but no more than kLinkRanks.
   int connect_ranks = -1;
@@ -50,7 +49,7 @@ struct Options {
 
 // Fills in what is 0, and checks that all fits together.
 absl::Status Resolve(Options& options);
-// The same layout with its last axis smaller, for the model: about `ranks` ranks.
+// The same layout with a last axis that is smaller by `factor`, for the model.
 Options Shrink(const Options& options, int factor);
 
 }  // namespace weft::init

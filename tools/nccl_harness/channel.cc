@@ -9,21 +9,11 @@
 #include "base/status.h"
 
 namespace weft::harness {
-namespace {
-
-// The handles of a thousand connections go as one message.
-constexpr size_t kMessageBytesMax = 1 << 20;
-
-}  // namespace
 
 absl::StatusOr<std::pair<Channel, Channel>> Channel::CreatePair() {
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
     return ErrnoStatus(errno, "socketpair");
-  }
-  for (int fd : fds) {
-    int bytes = 2 * kMessageBytesMax;
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
   }
   return std::make_pair(Channel(FileDescriptor(fds[0])), Channel(FileDescriptor(fds[1])));
 }

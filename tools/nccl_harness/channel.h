@@ -15,6 +15,10 @@ namespace weft::harness {
 
 class Channel {
  public:
+  // Of one message. Both ranks may send one before either receives, so that it fits into the buffer
+  // that a socket has by default.
+  static constexpr size_t kMessageBytesMax = 64 << 10;
+
   Channel() = default;
   explicit Channel(FileDescriptor fd) : fd_(std::move(fd)) {}
   static absl::StatusOr<std::pair<Channel, Channel>> CreatePair();

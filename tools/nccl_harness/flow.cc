@@ -132,6 +132,7 @@ absl::Status Sender::Test(Flight& flight, bool* done) {
   *done = finished != 0;
   if (!*done) return absl::OkStatus();
   ++done_;
+  rank_.watch().Moved();
   if (std::any_of(sizes.begin() + 1, sizes.end(), [](int one) { return one != kSentinel; })) {
     rank_.watch().Broken(Contract::kSizesOfSend,
                          "test of a send wrote a second size; NCCL has room for one");
@@ -225,6 +226,7 @@ absl::Status Receiver::Test(Flight& flight, bool* done) {
   *done = finished != 0;
   if (!*done) return absl::OkStatus();
   ++done_;
+  rank_.watch().Moved();
   if (check_ && std::any_of(sizes.begin() + static_cast<std::ptrdiff_t>(count), sizes.end(),
                             [](int size) { return size != 0; })) {
     rank_.watch().Broken(Contract::kSizesInGroup,

@@ -25,10 +25,12 @@ constexpr const char* kFooter = R"(Examples:
 
 Columns of --measure: latency is half a round trip; time is that of one message of many in flight one
 way; algbw = busbw = size / time in GB/s (10^9 bytes); #wrong counts wrong bytes.
-Exit status: 0 when no contract was broken, 1 when one was, 2 for wrong usage or a plugin that cannot
-be loaded. What each contract asks: docs/nccl-harness.md.)";
+Exit status: 0 when no contract was broken, 1 when one was or a scenario could not run to its end, 2 for
+wrong usage or a plugin that cannot be loaded. What each contract asks: docs/nccl-harness.md.)";
 
 constexpr size_t kMemoryLeast = 1 << 20;
+constexpr size_t kMessageMost = size_t{1} << 30;  // NCCL's own limit
+constexpr int kRequestsMost = 10'000'000;         // whose plans take 48 bytes each
 
 struct Words {
   std::string size_max = "1M", memory = "16M", chunk = "0", measure_min = "8", measure_max = "8M";
@@ -69,8 +71,18 @@ absl::Status Resolve(const Words& words, Options& options) {
                                                    words.measure_max,
                                                    ": sizes go from 1 byte or more upwards"));
   }
-  if (options.size_max > size_t{1} << 30) {
+  if (options.size_max > kMessageMost) {
     return absl::InvalidArgumentError("--size-max is above 1G, NCCL's own limit of one message");
+  }
+  if (options.measure_max > kMessageMost) {
+    return absl::InvalidArgumentError("-e is above 1G, NCCL's own limit of one message");
+  }
+  const size_t pieces = options.chunk == 0 ? 1 : options.measure_max / options.chunk + 1;
+  if (pieces * static_cast<size_t>(options.iterations) > kRequestsMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("-n ", options.iterations, " messages of up to ", words.measure_max,
+                     options.chunk == 0 ? "" : absl::StrCat(" in pieces of ", words.chunk),
+                     " are more than ", kRequestsMost, " requests"));
   }
   return absl::OkStatus();
 }
@@ -93,7 +105,7 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--communicators", options.communicators, "Of the random traffic")
       ->check(CLI::Range(1, 64));
   app.add_option("--requests", options.requests, "Random messages each way on each communicator")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, kRequestsMost));
   app.add_option("--size-max", words.size_max, "Largest random message, up to 1G");
   app.add_option("--memory", words.memory, "Buffers of one side of one connection, about");
   app.add_option("--seed", options.seed, "Of sizes, tags, groups and orders");
@@ -134,7 +146,7 @@ std::vector<Scenario> Chosen(const Words& words, const Options& options) {
 }
 
 absl::StatusOr<bool> RunAll(const Words& words, const Options& options) {
-  WEFT_ASSIGN_OR_RETURN(PluginInfo plugin, Inspect(options.plugin));
+  WEFT_ASSIGN_OR_RETURN(PluginInfo plugin, Inspect(options.plugin, options.timeout));
   for (int version : options.versions) {
     if (std::find(plugin.versions.begin(), plugin.versions.end(), version) ==
         plugin.versions.end()) {

@@ -40,6 +40,12 @@ absl::StatusOr<std::vector<End>> Rank::Connect(int count, bool contexts) {
       ends[i].context = ends[0].context;
     }
   }
+  int devices = 0;
+  WEFT_RETURN_IF_ERROR(Need(api_.Devices(&devices), Contract::kDevicesStable, "devices"));
+  if (options_.device >= devices) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--device ", options_.device, ": the plugin has ", devices, ", numbered from 0"));
+  }
   WEFT_RETURN_IF_ERROR(ListenAll(ends));
   WEFT_RETURN_IF_ERROR(ConnectAll(ends));
   return ends;
@@ -65,7 +71,13 @@ absl::Status Rank::ListenAll(std::vector<End>& ends) {
     }
     mine.append(reinterpret_cast<char*>(handle.data()), nccl::abi::kHandleBytes);
   }
-  WEFT_ASSIGN_OR_RETURN(std::string theirs, channel_.Exchange(mine, options_.timeout));
+  std::string theirs;
+  for (size_t at = 0; at < mine.size(); at += Channel::kMessageBytesMax) {
+    WEFT_ASSIGN_OR_RETURN(
+        const std::string part,
+        channel_.Exchange(mine.substr(at, Channel::kMessageBytesMax), options_.timeout));
+    theirs += part;
+  }
   if (theirs.size() != mine.size()) return absl::CancelledError("the other rank is elsewhere");
   for (size_t i = 0; i < ends.size(); ++i) {
     std::memcpy(ends[i].peer_handle.data(), theirs.data() + i * nccl::abi::kHandleBytes,

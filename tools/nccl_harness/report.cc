@@ -56,19 +56,23 @@ void PrintHead(const PluginInfo& plugin, const Options& options) {
 
 void PrintOutcome(const Outcome& outcome) {
   absl::PrintF("v%-2d %-16s %6.2f s  %s%s%s\n", outcome.version, ToString(outcome.scenario),
-               outcome.seconds, outcome.breaches.empty() ? "kept" : "BROKEN",
+               outcome.seconds,
+               outcome.kept()             ? "kept"
+               : outcome.breaches.empty() ? "FAILED"
+                                          : "BROKEN",
                outcome.figures.empty() ? "" : "  ", Figures(outcome));
   for (const Breach& breach : outcome.breaches) {
     absl::PrintF("    %s, rank %d, %d times: %s\n", RowOf(breach.contract).name, breach.rank,
                  breach.count, breach.detail);
   }
+  if (!outcome.failure.empty()) absl::PrintF("    %s\n", outcome.failure);
   if (!outcome.measured.empty()) PrintMeasured(outcome);
   std::fflush(stdout);
 }
 
 bool Keeps(const std::vector<Outcome>& outcomes) {
   return std::all_of(outcomes.begin(), outcomes.end(),
-                     [](const Outcome& outcome) { return outcome.breaches.empty(); });
+                     [](const Outcome& outcome) { return outcome.kept(); });
 }
 
 void PrintVerdict(const std::vector<Outcome>& outcomes) {
@@ -79,7 +83,8 @@ void PrintVerdict(const std::vector<Outcome>& outcomes) {
     }
   }
   if (broken.empty()) {
-    absl::PrintF("# no contract of %d is broken\n", Contracts().size());
+    absl::PrintF("# no contract of %d is broken%s\n", Contracts().size(),
+                 Keeps(outcomes) ? "" : ", but not all was tried");
     return;
   }
   absl::PrintF("# broken: %s (weft-nccl-harness --contracts says what they ask)\n",
@@ -110,6 +115,7 @@ absl::Status WriteJson(const std::string& path, const PluginInfo& plugin, const 
                          {"scenario", ToString(outcome.scenario)},
                          {"seconds", outcome.seconds},
                          {"broken", breaches},
+                         {"failure", outcome.failure},
                          {"figures", figures},
                          {"measured", measured}});
   }

@@ -13,7 +13,7 @@ namespace weft::harness {
 void PrintContracts();
 void PrintHead(const PluginInfo& plugin, const Options& options);
 void PrintOutcome(const Outcome& outcome);
-bool Keeps(const std::vector<Outcome>& outcomes);  // every contract
+bool Keeps(const std::vector<Outcome>& outcomes);  // every contract, all tried
 void PrintVerdict(const std::vector<Outcome>& outcomes);
 absl::Status WriteJson(const std::string& path, const PluginInfo& plugin, const Options& options,
                        const std::vector<Outcome>& outcomes);

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/command.h"
 #include "base/json_text.h"
 #include "base/open_files.h"
 #include "base/status.h"
@@ -29,7 +30,8 @@ namespace {
 
 using nlohmann::json;
 
-// Beyond the scenarios' own limits: only a call that never returns takes so long.
+// Times --timeout without a move (CallPage), beyond the scenarios' own limits: only a call that never
+// returns takes so long.
 constexpr int kHangFactor = 4;
 #ifdef __SANITIZE_THREAD__
 constexpr size_t kThreadsOfSanitizer = 1;  // which it starts when it likes
@@ -84,6 +86,10 @@ void RunRank(Scenario scenario, int number, int version, const Options& options,
     measured.push_back({row.bytes, row.half_round_trip_us, row.time_us, row.wrong});
   }
   WriteLine(out, {{"rank", number}, {"figures", figures}, {"measured", measured}});
+  // Aborted and Cancelled: a breach, or the other rank, has said why.
+  if (!status.ok() && !absl::IsAborted(status) && !absl::IsCancelled(status)) {
+    WriteLine(out, {{"rank", number}, {"failure", std::string(status.message())}});
+  }
   // Only what ran to its end and shares its process with nobody can be held to have given all back.
   if (!status.ok() || !alone || scenario == Scenario::kDeath) return;
   watch.SetStep("after the last finalize");
@@ -186,10 +192,20 @@ class ScenarioRun {
     return absl::OkStatus();
   }
 
-  // Reads until all have ended, or have been silent for too long.
+  // Of both ranks.
+  uint64_t Moves() const { return pages_[0].moves + pages_[1].moves; }
+
+  // Without a move; in the death of a peer nothing moves until it is reported.
+  absl::Duration Patience() const {
+    return kHangFactor * options_.timeout +
+           (scenario_ == Scenario::kDeath ? options_.death_limit : absl::ZeroDuration());
+  }
+
+  // Reads until all have ended, or have not moved for too long.
   void Collect() {
     std::string text;
-    absl::Time give_up = SystemClock().Now() + kHangFactor * options_.timeout;
+    uint64_t moves = 0;
+    absl::Time give_up = SystemClock().Now() + Patience();
     while (true) {
       pollfd state{in_.get(), POLLIN, 0};
       int ready = poll(&state, 1, 100);
@@ -198,6 +214,10 @@ class ScenarioRun {
         ssize_t got = read(in_.get(), buffer, sizeof(buffer));
         if (got <= 0) break;  // the last writer has gone
         text.append(buffer, static_cast<size_t>(got));
+      }
+      if (const uint64_t now = Moves(); now != moves) {
+        moves = now;
+        give_up = SystemClock().Now() + Patience();
       }
       if (SystemClock().Now() < give_up) continue;
       for (Child& child : children_) {
@@ -219,6 +239,11 @@ class ScenarioRun {
     json entry = json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
     if (!entry.is_object()) return;
     int rank = entry["rank"];
+    if (entry.contains("failure")) {
+      if (!outcome_.failure.empty()) return;
+      outcome_.failure = absl::StrCat("rank ", rank, ": ", entry["failure"].get<std::string>());
+      return;
+    }
     if (entry.contains("contract")) {
       const ContractRow* row = FindContract(entry["contract"].get<std::string>());
       if (row != nullptr) Add(row->contract, rank, entry["detail"].get<std::string>());
@@ -266,8 +291,7 @@ class ScenarioRun {
         if (row != nullptr && (child.hung || !blocks)) contract = row->contract;
       }
       std::string how = child.hung
-                            ? absl::StrCat("did not return for ",
-                                           absl::FormatDuration(kHangFactor * options_.timeout))
+                            ? absl::StrCat("did not return for ", absl::FormatDuration(Patience()))
                         : killed ? absl::StrCat("was killed by signal ", WTERMSIG(child.status),
                                                 " (", strsignal(WTERMSIG(child.status)), ")")
                                  : absl::StrCat("exited with status ", WEXITSTATUS(child.status));
@@ -286,7 +310,7 @@ class ScenarioRun {
 
 }  // namespace
 
-absl::StatusOr<PluginInfo> Inspect(const std::string& plugin) {
+absl::StatusOr<PluginInfo> Inspect(const std::string& plugin, absl::Duration limit) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   FileDescriptor in(fds[0]), out(fds[1]);
@@ -311,11 +335,13 @@ absl::StatusOr<PluginInfo> Inspect(const std::string& plugin) {
   }
   out = FileDescriptor();
   std::string text;
-  char buffer[4096];
-  for (ssize_t got = 0; (got = read(in.get(), buffer, sizeof(buffer))) > 0;) {
-    text.append(buffer, static_cast<size_t>(got));
-  }
+  const bool in_time = ReadPipe(in.get(), limit, &text);
+  if (!in_time) kill(pid, SIGKILL);
   waitpid(pid, nullptr, 0);
+  if (!in_time) {
+    return absl::DeadlineExceededError(absl::StrCat("plugin \"", plugin, "\" is not loaded after ",
+                                                    absl::FormatDuration(limit), " (--timeout)"));
+  }
   json answer = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!answer.is_object()) {
     return absl::NotFoundError(

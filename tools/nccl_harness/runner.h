@@ -18,8 +18,10 @@ struct PluginInfo {
   std::string path, name;  // of the newest table
   std::vector<int> versions;
 };
-// NotFound: it cannot be loaded, or has no table that the harness knows.
-absl::StatusOr<PluginInfo> Inspect(const std::string& plugin);
+// NotFound: it cannot be loaded, or has no table that the harness knows. DeadlineExceeded: loading
+// it takes longer than `limit`.
+absl::StatusOr<PluginInfo> Inspect(const std::string& plugin,
+                                   absl::Duration limit = Options().timeout);
 
 // A breach of one contract in one scenario, however often.
 struct Breach {
@@ -34,8 +36,10 @@ struct Outcome {
   int version = 0;
   double seconds = 0;
   std::vector<Breach> breaches;
+  std::string failure;  // why a rank could not go on, which no contract explains; empty: none
   std::vector<std::pair<std::string, double>> figures;  // of rank 0
   std::vector<Measured> measured;
+  bool kept() const { return breaches.empty() && failure.empty(); }
 };
 
 absl::StatusOr<Outcome> RunScenario(Scenario scenario, int version, const Options& options);

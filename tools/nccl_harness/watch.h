@@ -36,6 +36,7 @@ struct CallPage {
   };
   std::array<Slot, 2> slots;  // by Role
   std::atomic<const char*> step{nullptr};
+  std::atomic<uint64_t> moves{0};  // steps begun and requests completed: it grows while all is well
 };
 
 // Thread-safe.
@@ -47,7 +48,12 @@ class Watch {
 
   // Tells the sink at once: the process may not live long.
   void Broken(Contract contract, absl::string_view detail);
-  void SetStep(const char* step) { page_.step = step; }
+  void SetStep(const char* step) {
+    page_.step = step;
+    Moved();
+  }
+  // A request has completed.
+  void Moved() { page_.moves.fetch_add(1, std::memory_order_relaxed); }
   const char* step() const { return page_.step.load(); }
   CallPage& page() { return page_; }
   absl::Duration block_limit() const { return block_limit_; }

@@ -92,7 +92,7 @@ void Agent::Push() {
 }
 
 void Agent::Turn() {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SystemClock().Now();
   if (now >= read_at_) {
     Read();
     read_at_ = now + options_.period;

@@ -80,6 +80,7 @@ struct Finding {
   Fault fault = Fault::kUnknown;
   Component component = Component::kUnknown;
   std::vector<int> culprits;          // ranks; of a flow: sender, receiver
+  bool each_is_culprit = false;       // of several, by what is known of each now
   std::vector<int> victims;           // who waits
   int64_t since_ns = 0;               // when it began, as far as the records tell
   std::vector<std::string> evidence;  // sentences

@@ -1,6 +1,7 @@
 #include "tools/observe/http.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/socket_address.h"
 #include "base/status.h"
 
@@ -67,10 +68,18 @@ bool IsToken(absl::string_view text) {
   });
 }
 
+absl::Time Now() { return SystemClock().Now(); }
+
+// As in a URL: "10.0.0.1:9400", "[::1]:9400".
+std::string ToText(const HttpAddress& address) {
+  const bool is_ipv6 = absl::StrContains(address.host, ':');
+  return absl::StrCat(is_ipv6 ? "[" : "", address.host, is_ipv6 ? "]" : "", ":", address.port);
+}
+
 // Waits until `fd` may be used; false: not before `until`.
 bool Await(int fd, short events, absl::Time until) {
   pollfd wait{fd, events, 0};
-  const int64_t left = absl::ToInt64Milliseconds(until - absl::Now()) + 1;
+  const int64_t left = absl::ToInt64Milliseconds(until - Now()) + 1;
   return left > 0 && poll(&wait, 1, static_cast<int>(std::min<int64_t>(left, 60000))) > 0;
 }
 
@@ -88,7 +97,7 @@ absl::StatusOr<int> ConnectTo(const HttpAddress& address, absl::Time until) {
     }
     if (error == 0) return fd;
     close(fd);
-    last = ErrnoStatus(error, absl::StrCat("connect to ", address.host, ":", address.port));
+    last = ErrnoStatus(error, absl::StrCat("connect to ", ToText(address)));
   }
   return last;
 }
@@ -170,7 +179,7 @@ HttpParse ParseHttpRequest(absl::string_view bytes, HttpRequest* request) {
 }
 
 absl::StatusOr<HttpServer> HttpServer::Listen(const HttpServerOptions& options) {
-  const std::string where = absl::StrCat(options.address.host, ":", options.address.port);
+  const std::string where = ToText(options.address);
   WEFT_ASSIGN_OR_RETURN(const std::vector<SocketAddress> all, Resolve(options.address));
   if (all.empty()) return absl::InvalidArgumentError(absl::StrCat(where, " has no address"));
   const SocketAddress& address = all.front();
@@ -180,8 +189,10 @@ absl::StatusOr<HttpServer> HttpServer::Listen(const HttpServerOptions& options) 
   }
   const int fd = socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return ErrnoStatus(errno, "make a socket");
-  const int yes = 1;
+  const int yes = 1, no = 0;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  // "::" is IPv4's addresses as well, whatever the host's default; no more than refused of others.
+  setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
   if (bind(fd, address.get(), address.size()) != 0 || listen(fd, 64) != 0) {
     const int error = errno;
     close(fd);
@@ -211,7 +222,7 @@ void HttpServer::Accept() {
       close(fd);
       continue;
     }
-    connections_.push_back({fd, absl::Now() + options_.patience, "", "", 0});
+    connections_.push_back({fd, Now() + options_.patience, "", "", 0});
   }
 }
 
@@ -222,7 +233,7 @@ bool HttpServer::IsOpen(const std::string& path) const {
 
 bool HttpServer::Serve(Connection& connection, const Handler& handler) {
   // What has come is read all the same: this process may be the one that was kept waiting.
-  const bool is_late = absl::Now() >= connection.until;
+  const bool is_late = Now() >= connection.until;
   if (connection.out.empty()) {
     char buffer[4096];
     const ssize_t got = read(connection.fd, buffer, sizeof(buffer));
@@ -263,13 +274,13 @@ void HttpServer::Turn(const Handler& handler, absl::Duration wait) {
   for (const Connection& connection : connections_) {
     waits.push_back(
         {connection.fd, static_cast<short>(connection.out.empty() ? POLLIN : POLLOUT), 0});
-    wait = std::min(wait, std::max(connection.until - absl::Now(), absl::ZeroDuration()));
+    wait = std::min(wait, std::max(connection.until - Now(), absl::ZeroDuration()));
   }
   poll(waits.data(), waits.size(), static_cast<int>(absl::ToInt64Milliseconds(wait)));
   std::vector<Connection> kept;
   for (size_t i = 0; i < connections_.size(); ++i) {
     Connection& connection = connections_[i];
-    const bool ready = waits[i + 1].revents != 0 || absl::Now() >= connection.until;
+    const bool ready = waits[i + 1].revents != 0 || Now() >= connection.until;
     if (!ready || Serve(connection, handler)) {
       kept.push_back(std::move(connection));
     } else {
@@ -299,13 +310,14 @@ absl::StatusOr<std::string> JoinChunks(absl::string_view body) {
 }
 
 absl::StatusOr<std::string> HttpFetch(const HttpAddress& address, const HttpCall& call) {
-  const absl::Time until = absl::Now() + call.patience;
-  const std::string name = absl::StrCat("http://", address.host, ":", address.port, call.path);
+  const absl::Time until = Now() + call.patience;
+  const std::string name = absl::StrCat("http://", ToText(address), call.path);
   WEFT_ASSIGN_OR_RETURN(const int fd, ConnectTo(address, until));
   const std::unique_ptr<const int, void (*)(const int*)> closer(&fd,
                                                                 [](const int* f) { close(*f); });
-  std::string out = absl::StrCat(call.method, " ", call.path, " HTTP/1.1\r\nHost: ", address.host,
-                                 "\r\nConnection: close\r\n");
+  std::string out =
+      absl::StrCat(call.method, " ", call.path, " HTTP/1.1\r\nHost: ", ToText(address),
+                   "\r\nConnection: close\r\n");
   if (!call.token.empty()) absl::StrAppend(&out, "Authorization: Bearer ", call.token, "\r\n");
   if (call.method != "GET") {
     absl::StrAppend(&out, "Content-Type: ", call.type, "\r\nContent-Length: ", call.body.size(),

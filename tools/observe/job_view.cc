@@ -359,6 +359,21 @@ int64_t JobWatch::ShiftOf(const std::string& path, const RecordProcess& process)
   return std::abs(shift_ns) < kSameHostNs ? 0 : shift_ns;
 }
 
+// Whether the ring at `path` is of a later process of its rank than the one that is `known`. Wall
+// clocks, which may differ or have been set meanwhile, decide where nothing else tells.
+bool JobWatch::IsLater(const std::string& path, const RecordProcess& process, int64_t shift_ns,
+                       const RankView& known) const {
+  if (told_.count(path) != 0 && told_.count(known.path) != 0) {
+    return process.monotonic_ns + shift_ns >= known.process.monotonic_ns;
+  }
+  const auto is_there = [](const RecordProcess& one) {
+    return ProcessStart(one.pid) == one.process_start;
+  };
+  if (is_there(process) != is_there(known.process)) return is_there(process);
+  const bool was_followed = followed_.count(path) != 0 && !is_there(process);
+  return !was_followed && process.realtime_ns >= known.process.realtime_ns;
+}
+
 JobWatch::JobWatch(std::string folder, std::string job)
     : folder_(std::move(folder)), job_(std::move(job)), host_("", ExporterOfEnvironment()) {}
 
@@ -389,9 +404,11 @@ void JobWatch::FindRings() {
     const RecordProcess process = (*reader)->process();
     if (JobOf(process) != job_) continue;
     chosen_ = true;
+    const int64_t shift_ns = ShiftOf(path, process);
     // A rank that was started again, or a job of the same name: the newest process counts.
     if (const auto known = view_.ranks.find(process.rank); known != view_.ranks.end()) {
-      if (known->second.process.realtime_ns > process.realtime_ns) continue;
+      if (!IsLater(path, process, shift_ns, known->second)) continue;
+      followed_.insert(known->second.path);
       readers_.erase(known->second.path);
       view_.ranks.erase(known);
     }
@@ -399,7 +416,8 @@ void JobWatch::FindRings() {
     RankView& rank = view_.ranks[process.rank];
     rank.path = path;
     rank.process = process;
-    readers_.emplace(path, RankReader(*std::move(reader), ShiftOf(path, process)));
+    Shift(rank.process.monotonic_ns, shift_ns);
+    readers_.emplace(path, RankReader(*std::move(reader), shift_ns));
   }
 }
 

@@ -192,12 +192,15 @@ class JobWatch {
   void ReadLines();
   void TakeReadings(int64_t now_ns);
   int64_t ShiftOf(const std::string& path, const RecordProcess& process);
+  bool IsLater(const std::string& path, const RecordProcess& process, int64_t shift_ns,
+               const RankView& known) const;
 
   const std::string folder_;
   std::string job_;
   bool chosen_ = false;
   std::map<std::string, RankReader> readers_;  // by path
   std::map<std::string, int> rank_of_;
+  std::set<std::string> followed_;  // paths of rings in whose place a later process's has come
   std::set<std::string> together_;  // paths of rings whose processes were seen alive all at once
   std::map<std::string, Told> told_;
   int64_t base_ns_ = 0;  // realtime less monotonic of the first ring's host

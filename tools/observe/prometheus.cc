@@ -146,6 +146,13 @@ void AddRank(const JobView& job, const RankView& rank, Builder* out) {
                static_cast<double>(rank.lost));
 }
 
+// A label's value between its quotes. For bytes that are no UTF-8, as a job's name may have or get
+// where it is cut off, Prometheus would take nothing of the page: they become U+FFFD.
+std::string Escaped(const std::string& value) {
+  const auto text = nlohmann::json::parse(JsonText(nlohmann::json(value))).get<std::string>();
+  return absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}});
+}
+
 std::string Number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
@@ -217,9 +224,7 @@ std::string PrometheusText(const std::vector<Metric>& metrics) {
       absl::StrAppend(&text, metric.name);
       const char* separator = "{";
       for (const auto& [name, value] : sample.labels) {
-        absl::StrAppend(&text, separator, name, "=\"",
-                        absl::StrReplaceAll(value, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}}),
-                        "\"");
+        absl::StrAppend(&text, separator, name, "=\"", Escaped(value), "\"");
         separator = ",";
       }
       absl::StrAppend(&text, sample.labels.empty() ? " " : "} ", Number(sample.value), "\n");

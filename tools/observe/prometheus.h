@@ -30,7 +30,7 @@ struct Metric {
   std::vector<Sample> samples;
 };
 
-// The metrics of all jobs that have a process alive here.
+// The metrics of these jobs, each with what is found of it.
 std::vector<Metric> Metrics(const std::vector<JobView>& jobs,
                             const std::vector<std::vector<Finding>>& findings,
                             const HostCounters& host, const AgentCounters& agent);

@@ -188,7 +188,8 @@ void RingCopy::Unmap() {
 absl::Status RingCopy::Map(uint64_t made, uint64_t capacity) {
   const std::string path = absl::StrCat(prefix_, "-", made, ".weft");
   const std::string doing = absl::StrCat("make the copy ", path, " of a ring of records");
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  unlink(path.c_str());  // one that is mapped keeps its size
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return ErrnoStatus(errno, doing);
   const size_t bytes = RingBytes(capacity);
   // With its room taken now, a full disk is an error here and not a signal later.

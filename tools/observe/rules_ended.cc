@@ -48,7 +48,8 @@ std::vector<Finding> FindMissing(const JobView& view, const Stillness& still,
   for (const auto& [number, rank] : view.ranks) {
     if (rank.process.host != host) return {};  // the others may be where nobody looked
   }
-  for (int rank = 0; rank < view.world_size; ++rank) {
+  // Of two or more that are missing it is not known which was the first.
+  for (int rank = 0; rank < view.world_size && finding.culprits.size() < 2; ++rank) {
     if (view.ranks.count(rank) == 0) finding.culprits.push_back(rank);
   }
   if (finding.culprits.size() != 1) return {};

@@ -27,8 +27,11 @@ Finding Outside(const JobView& view, const std::vector<WaitsFor>& graph,
                 const std::vector<int>& roots) {
   Finding finding;
   const RankView* first = nullptr;
+  finding.each_is_culprit = true;
   for (int root : roots) {
     const auto rank = view.ranks.find(root);
+    const bool is_seen = rank != view.ranks.end() && rank->second.state.known;
+    finding.each_is_culprit = finding.each_is_culprit && is_seen;
     if (rank == view.ranks.end()) {
       finding.evidence.push_back(
           absl::StrCat("rank ", root,

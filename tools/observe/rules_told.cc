@@ -2,6 +2,7 @@
 // that differ, checksums of replicas, errors that the program took. A counter alone is no fault:
 // each rule has a least growth, below which a healthy cluster is, too.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -220,13 +221,17 @@ void TakeChecksums(const JobView& view, Findings* findings) {
   }
 }
 
-// A rank's loss far from its own median and from its peers': the batch that it had.
+// A rank's loss far from its own median and from its peers': the batch that it had. A loss that is
+// not finite, which all ranks have of a step that was left out, is FindNotFinite()'s.
 void TakeLosses(const JobView& view, Findings* findings) {
   constexpr double kSpike = 4;
+  const auto counts = [](const StepTimes& step) {
+    return step.own_is_finite && std::isfinite(step.loss);
+  };
   std::map<int64_t, std::vector<double>> losses;
   for (const auto& [number, rank] : view.ranks) {
     for (const StepTimes& step : rank.steps) {
-      if (step.own_is_finite) losses[step.step].push_back(step.loss);
+      if (counts(step)) losses[step.step].push_back(step.loss);
     }
   }
   std::map<int64_t, double> medians;
@@ -239,7 +244,7 @@ void TakeLosses(const JobView& view, Findings* findings) {
   for (const auto& [number, rank] : view.ranks) {
     for (const StepTimes& step : rank.steps) {
       const auto median = medians.find(step.step);
-      if (median == medians.end() || median->second <= 0 || !step.own_is_finite) continue;
+      if (median == medians.end() || median->second <= 0 || !counts(step)) continue;
       if (step.loss < kSpike * median->second) continue;
       Finding& finding = findings->Of(
           Fault::kLossSpike, Component::kData, step.end_ns,

@@ -47,14 +47,21 @@ void Source::Register(CLI::App& app) {
 
 absl::Status Source::ConnectAgents() {
   const std::string token = token_file_.empty() ? "" : FirstLine(token_file_);
-  std::string name = (std::filesystem::temp_directory_path() / "weft-rings-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) return ErrnoStatus(errno, "make a temporary folder");
+  std::vector<HttpAddress> addresses;
+  for (const std::string& agent : agents_) {
+    WEFT_ASSIGN_OR_RETURN(addresses.emplace_back(), ParseHttpAddress(agent));
+  }
+  std::error_code error;
+  std::string name = (std::filesystem::temp_directory_path(error) / "weft-rings-XXXXXX").string();
+  if (error) return ErrnoStatus(error.value(), "find the folder for temporary files (TMPDIR)");
+  if (mkdtemp(name.data()) == nullptr) {
+    return ErrnoStatus(errno, absl::StrCat("make the temporary folder ", name));
+  }
   fetched_ = name;
   for (size_t i = 0; i < agents_.size(); ++i) {
-    WEFT_ASSIGN_OR_RETURN(HttpAddress address, ParseHttpAddress(agents_[i]));
     const auto own = tokens_.find(agents_[i]);
-    clients_.emplace_back(std::move(address), own == tokens_.end() ? token : own->second, fetched_,
-                          i);
+    clients_.emplace_back(std::move(addresses[i]), own == tokens_.end() ? token : own->second,
+                          fetched_, i);
   }
   silent_.resize(agents_.size());
   watch_ = std::make_unique<JobWatch>(fetched_, job_);

@@ -37,6 +37,8 @@ class Source {
   // does not answer is said once, and the states of its ranks are unknown; where
   // none answers, its error.
   absl::Status Update();
+  // False after an Update() that has not come as far as to ask an agent or to look into the folder.
+  bool is_ready() const { return watch_ != nullptr; }
   const JobView& view() const { return watch_->view(); }
   // Files of the job's rings, for weft-trace.
   std::vector<std::string> files() const;

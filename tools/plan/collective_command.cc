@@ -48,13 +48,17 @@ Examples:
   weft-plan collective all_reduce --fabric megascale:hosts=64 --nccl
   weft-plan collective all_reduce --fabric leaf-spine:leaves=1,spines=1,hosts_per_leaf=8 --fabric megascale:hosts=64 --svg two.svg)";
 
-constexpr int64_t kStep = 4;  // from one size to the next of a range
+constexpr int64_t kStep = 4;                  // from one size to the next of a range
+constexpr Bytes kSizeMost{int64_t{1} << 50};  // of a buffer
 
 absl::StatusOr<std::vector<int64_t>> SizesOf(const std::vector<std::string>& single,
                                              const std::string& range) {
   std::vector<int64_t> sizes;
   for (const std::string& text : single) {
     WEFT_ASSIGN_OR_RETURN(const Bytes bytes, ParseBytes(text));
+    if (bytes > kSizeMost) {
+      return absl::InvalidArgumentError(absl::StrCat("--size ", text, " is above 1 PiB"));
+    }
     sizes.push_back(bytes.count());
   }
   if (!sizes.empty()) return sizes;
@@ -65,7 +69,7 @@ absl::StatusOr<std::vector<int64_t>> SizesOf(const std::vector<std::string>& sin
   }
   WEFT_ASSIGN_OR_RETURN(const Bytes first, ParseBytes(ends[0]));
   WEFT_ASSIGN_OR_RETURN(const Bytes last, ParseBytes(ends[1]));
-  if (first.count() < 1 || last < first || last.count() > int64_t{1} << 50) {
+  if (first.count() < 1 || last < first || last > kSizeMost) {
     return absl::InvalidArgumentError(
         absl::StrCat("--sizes \"", range, "\" must rise, from 1 B to at most 1 PiB"));
   }
@@ -193,9 +197,9 @@ absl::Status CollectiveCommand::Run() const {
   WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> sizes, SizesOf(size_, sizes_));
   if (group.kind == CollectiveKind::kBarrier) sizes.assign(1, 0);  // has no size
   if (!mesh_.empty()) {
-    if (!simulate_.empty() || !svg_.empty() || fabrics_.size() > 1) {
+    if (nccl_ || !simulate_.empty() || !svg_.empty() || fabrics_.size() > 1) {
       return absl::InvalidArgumentError(
-          "--mesh predicts on one fabric: without --simulate, --svg and a second --fabric");
+          "--mesh predicts on one fabric: without --nccl, --simulate, --svg and a second --fabric");
     }
     WEFT_ASSIGN_OR_RETURN(const std::vector<collectives::RankPlace> hosts,
                           Place(fabrics_.empty() ? "" : fabrics_[0], group));

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/planner/group_place.h"
+#include "collectives/group_place.h"
 #include "tools/plan/collective_answer.h"
 #include "tools/plan/collective_group.h"
 

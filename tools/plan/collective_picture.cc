@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "base/units.h"
+#include "base/xml_text.h"
 
 namespace weft::plan {
 namespace {
@@ -53,10 +53,6 @@ constexpr Layout kMany{.columns = 3,
                        .stroke = 1.25,
                        .sizes_most = 5};
 constexpr double kLegendLine = 20;
-
-std::string Escaped(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
-}
 
 struct Range {
   double bytes_min = std::numeric_limits<double>::max(), bytes_max = 0;
@@ -166,7 +162,7 @@ void DrawLine(const Picture::Line& line, size_t index, const Layout& layout, con
                           "stroke-width=\"%g\"><title>%s, %s: %.3g GB/s, the planner's "
                           "choice</title></circle>\n",
                           axes.X(point.bytes), axes.Y(point.busbw), layout.ring,
-                          kColours[index % kColours.size()], layout.stroke + 1, Escaped(line.name),
+                          kColours[index % kColours.size()], layout.stroke + 1, XmlText(line.name),
                           ToString(Bytes(static_cast<int64_t>(point.bytes))), point.busbw);
   }
   absl::StrAppendFormat(&svg, "<polyline points=\"%s\" fill=\"none\" %s stroke-width=\"%g\"/>\n%s",
@@ -179,7 +175,7 @@ void DrawLegend(const std::vector<std::string>& names, double x, double top, std
     absl::StrAppendFormat(&svg,
                           "<line x1=\"%g\" y1=\"%g\" x2=\"%g\" y2=\"%g\" %s "
                           "stroke-width=\"2.5\"/>\n<text x=\"%g\" y=\"%g\">%s</text>\n",
-                          x, y - 4, x + 24, y - 4, Stroke(i), x + 30, y, Escaped(names[i]));
+                          x, y - 4, x + 24, y - 4, Stroke(i), x + 30, y, XmlText(names[i]));
   }
 }
 
@@ -188,8 +184,8 @@ void DrawPanelTitle(const Picture& picture, const Axes& axes, std::string& svg) 
   absl::StrAppendFormat(&svg,
                         "<text x=\"%g\" y=\"%g\" font-weight=\"bold\">%s</text>\n<text x=\"%g\" "
                         "y=\"%g\" font-size=\"10\" fill=\"#555\">%s</text>\n",
-                        axes.left, axes.top - 22, Escaped(picture.ranks), axes.left, axes.top - 8,
-                        Escaped(picture.fabric));
+                        axes.left, axes.top - 22, XmlText(picture.ranks), axes.left, axes.top - 8,
+                        XmlText(picture.fabric));
 }
 
 }  // namespace
@@ -219,7 +215,7 @@ std::string DrawPictures(absl::Span<const Picture> pictures) {
       "font-family=\"sans-serif\" font-size=\"%g\">\n<rect width=\"%g\" height=\"%g\" "
       "fill=\"white\"/>\n<text x=\"%g\" y=\"26\" font-size=\"15\">%s</text>\n"
       "<text x=\"%g\" y=\"44\" fill=\"#555\">circles: what the planner chooses</text>\n",
-      width, height, width, height, layout.font, width, height, layout.before, Escaped(title),
+      width, height, width, height, layout.font, width, height, layout.before, XmlText(title),
       layout.before);
   const std::vector<std::string> names = NamesOf(pictures);
   const std::vector<double> sizes = SizesOf(pictures);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "tools/command_line.h"
 #include "tools/plan/progress.h"
 #include "topology/fabric/load.h"
 #include "topology/job/hostlist.h"
@@ -51,7 +52,7 @@ void InputWords::Declare(CLI::App& app) {
   app.add_flag("--regroup", regroup,
                "May choose which ranks share a host; else consecutive ranks do");
   app.add_option("--effort", effort, "Work of the search, relative to the default")
-      ->check(CLI::Range(0.001, 1000.0));
+      ->check(RealRange(0.001, 1000));
   app.add_option("--json", json, "Write the results into this file; -: print them, and no tables");
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -41,18 +42,17 @@ constexpr int kDetourSwitchesMost = 64;
 
 absl::StatusOr<std::vector<size_t>> Kinds(const Input& input,
                                           const std::vector<std::string>& only) {
+  std::set<std::string> wanted(only.begin(), only.end());
   std::vector<size_t> kinds;
+  std::string names;
   for (size_t i = 0; i < input.job.traffic.size(); ++i) {
     const std::string& name = input.job.traffic[i].name;
-    if (only.empty() || std::find(only.begin(), only.end(), name) != only.end()) kinds.push_back(i);
+    if (wanted.erase(name) > 0 || only.empty()) kinds.push_back(i);
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name);
   }
-  if (!kinds.empty() && kinds.size() >= only.size()) return kinds;
-  std::string names;
-  for (const topology::Traffic& one : input.job.traffic) {
-    absl::StrAppend(&names, names.empty() ? "" : ", ", one.name);
-  }
+  if (wanted.empty()) return kinds;
   return absl::InvalidArgumentError(
-      absl::StrCat("--only names traffic that the job does not have; it has ", names));
+      absl::StrCat("--only ", *wanted.begin(), ": the job has no such traffic; it has ", names));
 }
 
 // In the form of the setting tcp.source_ports: "RANK PEER PORT ...", a line a link.
@@ -224,6 +224,15 @@ absl::Status PathsCommand::WriteDirectory(const Input& input, const Candidate& c
   std::error_code error;
   std::filesystem::remove(paths, error);
   if (error) return ErrnoStatus(error.value(), absl::StrCat("remove ", paths));
+  // Multipath would take it for this plan's.
+  const std::string controller = (folder / std::string(topology::kPlanControllerFile)).string();
+  if (std::filesystem::remove(controller, error)) {
+    absl::FPrintF(stderr,
+                  "weft-plan: removed %s, which was tuned for the plan before; weft-cc tune --plan "
+                  "%s makes another\n",
+                  controller, out_);
+  }
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("remove ", controller));
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> files,
                         WriteOrderFiles(input, candidate, {}, out_));
   WEFT_RETURN_IF_ERROR(WriteOutput((folder / "fabric.toml").string(), fabric));

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "net/tcp/interface.h"
 #include "net/tcp/planned_ways.h"
+#include "tools/command_line.h"
 #include "topology/discovery/verify.h"
 
 namespace weft::plan {
@@ -38,7 +39,7 @@ VerifyCommand::VerifyCommand(CLI::App& app)
   command_->add_option("--limit", limit_, "How long it may take: 1s, 10s");
   command_
       ->add_option("--missed", missed_, "Chance that a tier whose paths have moved passes, at most")
-      ->check(CLI::Range(1e-9, 1.0));
+      ->check(RealRange(1e-9, 1));
   command_->add_flag("--allow-silent", allow_silent_,
                      "Take switches that do not answer enough for verified, as long as no answer "
                      "differs");
@@ -53,7 +54,8 @@ absl::Status VerifyCommand::Run(int& exit_status) const {
   topology::VerifyOptions options;
   options.flows = flows_;
   options.missed_max = missed_;
-  if (!absl::ParseDuration(limit_, &options.limit) || options.limit <= absl::ZeroDuration()) {
+  if (!absl::ParseDuration(limit_, &options.limit) || options.limit <= absl::ZeroDuration() ||
+      options.limit == absl::InfiniteDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--limit ", limit_, " is no duration; right are 1s and 10s"));
   }

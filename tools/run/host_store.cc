@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 
 #include "absl/strings/str_cat.h"
+#include "base/host_name.h"
 #include "base/socket_address.h"
 #include "base/status.h"
 #include "collectives/store/protocol/store_hello.h"
@@ -77,9 +77,7 @@ collectives::StoreRelayOptions HostRelay(const RunOptions& options, const std::s
   relay.secret = secret;
   relay.name = absl::StrCat(program, " pid ", getpid());
   relay.job = options.job.substr(0, collectives::kStoreJobBytesMax);
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  relay.host = name.data();
+  relay.host = HostName();
   relay.first_rank = options.node_rank * options.ranks;
   relay.ranks = options.ranks;
   relay.world = options.ranks * options.nodes;

@@ -14,12 +14,13 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/process_end.h"
-#include "tools/driver/decisions.h"
-#include "tools/driver/finding_judge.h"
+#include "tools/recovery/decisions.h"
+#include "tools/recovery/finding_judge.h"
 #include "tools/run/host_ranks.h"
 #include "tools/run/host_store.h"
 #include "tools/run/observer.h"
 #include "tools/run/output.h"
+#include "tools/run/process.h"
 #include "tools/run/rank_environment.h"
 #include "tools/run/rank_process.h"
 
@@ -46,7 +47,7 @@ class Launcher {
     StartObserver(variables);
     if (!started.ok()) {
       host_.Say(started.message());
-      startup_status_ = absl::IsPermissionDenied(started) ? 126 : 127;
+      startup_status_ = StatusOfFailedStart(started);
       host_.End(SIGKILL, absl::ZeroDuration());
     }
     while (host_.alive() > 0 || driver::NextStart(state_) < absl::InfiniteFuture()) Turn();
@@ -101,17 +102,19 @@ class Launcher {
     judge_at_ = now + kObserve;
     const auto findings = observer_->Diagnose(driver::JudgedDiagnosis(options_.still));
     for (const driver::Diagnosed& one : judge_.Look(findings).diagnosed) {
-      const std::vector<driver::Action> actions =
-          driver::Decide(policy_, state_,
-                         {.kind = driver::EventKind::kDiagnosed,
-                          .now = now,
-                          .text = absl::StrCat("diagnosis: ", one.text),
-                          .rank = LocalRankOf(one.rank),
-                          .blame = one.blame});
-      for (const driver::Action& action : actions) {
-        if (action.kind != driver::ActionKind::kStop) Replace(action);
+      for (const int rank : one.ranks) {
+        const std::vector<driver::Action> actions =
+            driver::Decide(policy_, state_,
+                           {.kind = driver::EventKind::kDiagnosed,
+                            .now = now,
+                            .text = absl::StrCat("diagnosis: ", one.text),
+                            .rank = LocalRankOf(rank),
+                            .blame = one.blame});
+        for (const driver::Action& action : actions) {
+          if (action.kind != driver::ActionKind::kStop) Replace(action);
+        }
+        if (state_.outcome.has_value()) return GiveUp(rank);
       }
-      if (state_.outcome.has_value()) return GiveUp(one.rank);
     }
   }
 
@@ -171,7 +174,7 @@ class Launcher {
     if (!dead.empty() && first_failed_ == nullptr && !StartAnew(dead)) Fail(dead);
   }
 
-  // Whether dead ranks were started again: what is decided of each (driver/decisions.h).
+  // Whether dead ranks were started again: what is decided of each (recovery/decisions.h).
   bool StartAnew(const std::vector<RankProcess*>& dead) {
     if (ended_by_ != 0) return false;
     driver::JobState state = state_;

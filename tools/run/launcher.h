@@ -42,10 +42,10 @@ struct RunOptions {
   // So many times in all a rank of this host that died is started anew in its place, while the
   // others go on: for programs that meet again (collectives/recovery.h).
   int recover = 0;
-  // Pauses before a rank that ends soon again and again is started anew (driver/decisions.h).
+  // Pauses before a rank that ends soon again and again is started anew (recovery/decisions.h).
   absl::Duration backoff_first = absl::Milliseconds(500), backoff_most = absl::Seconds(15);
   // With `recover`, on one host: a job that stands still for so long is diagnosed, and the rank
-  // that the others wait for is started anew (driver/finding_judge.h); 0: none is.
+  // that the others wait for is started anew (recovery/finding_judge.h); 0: none is.
   absl::Duration still = absl::Seconds(30);
   // Processes that wait for the place of a rank that dies (collectives/rendezvous/warm_process.h).
   int spares = 0;
@@ -68,7 +68,7 @@ struct RunOptions {
 };
 
 // The exit status: that of the first rank that failed (128 + its signal), 128 + the signal that
-// ended the job, 126 or 127 when the program could not be started, 2 for wrong options.
+// ended the job, StatusOfFailedStart() when the program could not be started, 2 for wrong options.
 // A status: the job was never started. To be called once, in the program's first thread, before
 // there are others.
 absl::StatusOr<int> RunJob(const RunOptions& options);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/socket_address.h"
 #include "base/status.h"
 
 namespace weft::run {
@@ -38,7 +39,8 @@ absl::StatusOr<std::string> Observer::ServeAgent(const std::string& address,
   thread_ = std::thread([this] {
     while (!stop_.load()) agent_->Turn();
   });
-  return absl::StrCat("http://", options.server.address.host, ":", agent_->port(), "/metrics");
+  return absl::StrCat("http://", JoinHostPort(options.server.address.host, agent_->port()),
+                      "/metrics");
 }
 
 void Observer::OnEnded(int64_t pid, int wait_status, bool told_to_end) {

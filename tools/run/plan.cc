@@ -10,10 +10,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "base/command.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "base/text_lines.h"
 #include "net/tcp/interface.h"
 #include "net/tcp/planned_ways.h"
 #include "topology/plan/connection_plan.h"
@@ -46,24 +46,19 @@ absl::StatusOr<std::vector<int>> RanksOf(const std::string& path, const std::str
   WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
   std::map<int, int> by_gpu;
   std::set<int> met;
-  int number = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    ++number;
-    line = line.substr(0, line.find('#'));
-    std::vector<absl::string_view> words =
-        absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
-    if (words.empty()) continue;
+  TextLines lines(text, path);
+  std::vector<absl::string_view> words;
+  while (lines.NextWords(words)) {
     int rank = -1, gpu = -1;
     if (words.size() != 3 || !absl::SimpleAtoi(words[0], &rank) ||
         !absl::SimpleAtoi(words[2], &gpu)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ":", number, ": a line is RANK HOST GPU"));
+      return lines.Error("a line is RANK HOST GPU");
     }
     const bool is_new = rank >= 0 && rank < world && met.insert(rank).second;
     if (!is_new || (words[1] == host && !by_gpu.try_emplace(gpu, rank).second)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ":", number, ": rank ", rank, " on GPU ", gpu, " of ", words[1],
-          "; right is each of the plan's ", world, " ranks once, on a GPU of its own"));
+      return lines.Error("rank ", rank, " on GPU ", gpu, " of ", words[1],
+                         "; right is each of the plan's ", world,
+                         " ranks once, on a GPU of its own");
     }
   }
   if (static_cast<int>(met.size()) < world) {

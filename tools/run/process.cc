@@ -193,6 +193,11 @@ absl::StatusOr<StartedProcess> StartProcess(const ProcessOptions& options) {
       absl::StrCat(doing, ": its keeper, process ", started.keeper, ", was killed"));
 }
 
+int StatusOfFailedStart(const absl::Status& why) {
+  if (absl::IsNotFound(why)) return 127;
+  return absl::IsPermissionDenied(why) || absl::IsFailedPrecondition(why) ? 126 : 1;
+}
+
 std::vector<pid_t> Children() {
   std::vector<pid_t> children;
   DIR* proc = opendir("/proc");

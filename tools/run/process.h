@@ -40,9 +40,14 @@ struct StartedProcess {
   pid_t keeper = -1;
 };
 // From the thread that is to end last, of a process that is a subreaper: its wait() for `pid` gives
-// what it would give for a child. When the program cannot be started: kNotFound, or
-// kPermissionDenied, or errno's status.
+// what it would give for a child. When the program cannot be started: errno's status, of which
+// StatusOfFailedStart() is for exit statuses.
 absl::StatusOr<StartedProcess> StartProcess(const ProcessOptions& options);
+
+// The exit status that stands for a program that could not be started, as a shell has it: 127 where
+// it is not there, 126 where it may not or cannot be run; 1 where there was no process, memory or
+// descriptor for it.
+int StatusOfFailedStart(const absl::Status& why);
 
 // A pipe: read end (non-blocking), write end; both are closed by exec.
 struct Pipe {

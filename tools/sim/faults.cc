@@ -1,12 +1,13 @@
 #include "topology/fabric/faults.h"
 
 #include <algorithm>
-#include <sstream>
-#include <utility>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "base/text_lines.h"
 #include "tools/sim/options.h"
 
 namespace weft::sim {
@@ -15,16 +16,14 @@ namespace {
 using topology::Fabric;
 using topology::LinkFault;
 
-absl::Status ParseLine(const std::string& line, const Fabric& fabric,
-                       std::vector<LinkFault>& faults) {
-  std::istringstream words(line.substr(0, line.find('#')));
-  std::string at, what, cables, more, rest;
-  if (!(words >> at)) return absl::OkStatus();
-  words >> what >> cables >> more;
-  if (cables.empty() || words >> rest) {
+absl::Status TakeLine(absl::Span<const absl::string_view> words, const Fabric& fabric,
+                      std::vector<LinkFault>& faults) {
+  if (words.size() < 3 || words.size() > 4) {
     return absl::InvalidArgumentError(
         "a line is: TIME down|up|bandwidth CABLES [RATE|norerouting]");
   }
+  const absl::string_view at = words[0], what = words[1];
+  const absl::string_view cables = words[2], more = words.size() > 3 ? words[3] : "";
   LinkFault fault;
   if (!absl::ParseDuration(at, &fault.at) || fault.at < absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("'", at, "' is no time, as in 2ms"));
@@ -52,14 +51,19 @@ absl::Status ParseLine(const std::string& line, const Fabric& fabric,
 }  // namespace
 
 absl::StatusOr<std::vector<LinkFault>> ReadFaults(const std::string& path, const Fabric& fabric) {
-  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
-  std::istringstream file(std::move(text));
+  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  TextLines lines(text, path);
+  absl::string_view line;
   std::vector<LinkFault> faults;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    if (absl::Status status = ParseLine(line, fabric, faults); !status.ok()) {
-      return Annotate(status, absl::StrCat(path, ":", number));
-    }
+  while (lines.Next(line, /*comments=*/false)) {
+    // A comment begins with a word: leaf0>spine1#1 is a cable.
+    std::vector<absl::string_view> words = Words(line);
+    words.erase(std::find_if(words.begin(), words.end(),
+                             [](absl::string_view word) { return word[0] == '#'; }),
+                words.end());
+    if (words.empty()) continue;
+    absl::Status taken = TakeLine(words, fabric, faults);
+    if (!taken.ok()) return Annotate(taken, lines.Where());
   }
   std::stable_sort(faults.begin(), faults.end(),
                    [](const LinkFault& a, const LinkFault& b) { return a.at < b.at; });

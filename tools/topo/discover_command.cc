@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "base/write_file.h"
+#include "tools/command_line.h"
 #include "tools/topo/probe_commands.h"
 #include "topology/fabric/file.h"
 #include "topology/fabric/import/import.h"
@@ -224,7 +225,7 @@ DiscoverCommand::DiscoverCommand(CLI::App& app)
   command_
       ->add_option("--missed", missed_,
                    "Chance of a path that no probe took, at most, of any pair of leaves")
-      ->check(CLI::Range(1e-12, 1.0));
+      ->check(RealRange(1e-12, 1));
   command_
       ->add_option(
           "--lldp", lldp_,
@@ -282,11 +283,11 @@ absl::Status DiscoverCommand::Discover(JobHosts& job, const topology::InferOptio
   WEFT_ASSIGN_OR_RETURN(LoadProbing load, LoadProbing::Make(job, load_, words_.ports));
   if (job.rank() == 0) {
     const int peers = static_cast<int>(std::min(hosts - 1, kDistancePeersMost));
-    const auto leaves = static_cast<int>(hosts - 1);  // of others, at most
-    const auto nics = static_cast<int>(job.interfaces().size());
-    const int most =
+    const auto leaves = static_cast<int64_t>(hosts - 1);  // of others, at most
+    const auto nics = static_cast<int64_t>(job.interfaces().size());
+    const int64_t most =
         nics * words_.rounds *
-        (kDistancePorts * (peers + (nics - 1) * std::min<int>(peers, kOtherRailPeers)) +
+        (kDistancePorts * (peers + (nics - 1) * std::min<int64_t>(peers, kOtherRailPeers)) +
          words_.ports * leaves * kQuestionsOfFlow);
     absl::PrintF(
         "%d hosts; each sends at most %d probes, of up to %d bytes, and waits at most %s "

@@ -7,6 +7,7 @@
 #include "base/json_text.h"
 #include "base/status.h"
 #include "base/write_file.h"
+#include "tools/command_line.h"
 #include "tools/topo/option_checks.h"
 #include "topology/fabric/faults.h"
 #include "topology/fabric/generator.h"
@@ -34,7 +35,7 @@ FabricSource::FabricSource(CLI::App& command) {
   defaults
       ->add_option("--oversubscription", oversubscription_,
                    "slurm, hosts: a switch's bandwidth down over its bandwidth up")
-      ->check(CLI::Range(0.001, 1000.0));
+      ->check(RealRange(0.001, 1000));
   defaults->add_option(
       "--hosts", hosts_,
       "lldp: which nodes are hosts, as \"gpu*,node*\"; default: those that neither "

@@ -1,9 +1,6 @@
 #include "tools/topo/job_hosts.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -19,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/first_line.h"
+#include "base/host_name.h"
 #include "base/json_text.h"
 #include "base/random.h"
 #include "base/settings.h"
@@ -101,10 +99,9 @@ class WaitTeller {
   std::thread thread_;  // the last, as it uses all others
 };
 
-std::string HostName() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  std::string out(name.data());
+// This host's name with '-' for what no name in a fabric may have.
+std::string NameInFabric() {
+  std::string out = HostName();
   std::replace_if(
       out.begin(), out.end(),
       [](char c) {
@@ -166,7 +163,7 @@ absl::Status JobHosts::TellAddresses(const ProbeWords& words) {
   if (environment_.local_rank == 0) {
     absl::StatusOr<std::vector<net::Interface>> chosen = Chosen(words.interfaces);
     if (!chosen.ok()) problem = chosen.status();
-    own["name"] = HostName();
+    own["name"] = NameInFabric();
     own["addresses"] = json::array();
     for (const net::Interface& one : chosen.ok() ? *chosen : std::vector<net::Interface>()) {
       const topology::IpAddress address = net::ToIpAddress(one.address);

@@ -14,6 +14,7 @@
 #include "base/read_file.h"
 #include "base/status.h"
 #include "base/write_file.h"
+#include "tools/command_line.h"
 #include "tools/topo/flow_probing.h"
 #include "tools/topo/hash_search.h"
 #include "tools/topo/option_checks.h"
@@ -269,7 +270,7 @@ LearnHashCommand::LearnHashCommand(CLI::App& app)
   command_->add_option("--limit", limit_, "How long seeds are searched for, at most: 50s, 10m")
       ->check(CheckLimit);
   command_->add_option("--wrong", wrong_, "Share of flows that a hash may fail to explain")
-      ->check(CLI::Range(0.0, 0.3));
+      ->check(RealRange(0, 0.3));
   command_
       ->add_option("--check-ports", check_ports_,
                    "Fresh source ports that a host probes towards each leaf at the end")
@@ -278,7 +279,7 @@ LearnHashCommand::LearnHashCommand(CLI::App& app)
       ->add_option("--right", right_,
                    "Share of fresh ports, and of each switch's choices for them, that must be as "
                    "predicted")
-      ->check(CLI::Range(0.5, 1.0));
+      ->check(RealRange(0.5, 1));
   command_->footer(kFooter);
 }
 

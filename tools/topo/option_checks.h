@@ -30,7 +30,8 @@ inline std::string CheckDelay(const std::string& text) {
 // Above 0.
 inline std::string CheckLimit(const std::string& text) {
   absl::Duration limit;
-  const bool good = absl::ParseDuration(text, &limit) && limit > absl::ZeroDuration();
+  const bool good = absl::ParseDuration(text, &limit) && limit > absl::ZeroDuration() &&
+                    limit < absl::InfiniteDuration();
   return good ? "" : absl::StrCat(text, " is no time above 0; right are 50ms, 30s and 2m");
 }
 

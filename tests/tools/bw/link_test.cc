@@ -8,9 +8,14 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/rendezvous/job_environment.h"
+#include "collectives/store/server/store_server.h"
+#include "net/secret.h"
 #include "tests/run_program.h"
 #include "tests/scratch_folder.h"
 #include "tools/bw/link/check_pattern.h"
@@ -335,6 +340,46 @@ TEST(WeftBwLink, LimitsAreAnExitStatus) {
   EXPECT_THAT(late.output, HasSubstr("above --max-usec"));
 }
 
+// With a round trip that takes longer than all of -D.
+TEST(WeftBwLink, ALatencyThatNothingWasMeasuredOfKeepsNoLimit) {
+  const Outcome late =
+      Link("--ranks 2 --test lat -s 64M -D 10ms --max-usec 1 --json -", "2>/dev/null");
+  EXPECT_EQ(late.status, 3);
+  const json flow = json::parse(late.output)["rows"][0]["flows"][0];
+  EXPECT_GE(flow["messages"], 1) << flow;
+  EXPECT_GT(flow["typical_us"], 1) << flow;
+}
+
+// Rank 0, which is this test, meets rank 1 at the store and then never dials it, as a host that a
+// firewall keeps from the other's ports.
+TEST(WeftBwLink, ARankThatNobodyDialsEndsAndNamesWhomItWaitsFor) {
+  collectives::StoreServerOptions options;
+  options.core.secret = net::NewJobSecret();
+  auto server = collectives::StoreServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  collectives::JobEnvironment self;
+  self.world_size = 2;
+  self.store = (*server)->address();
+  self.secret = options.core.secret;
+  std::thread rank_zero([&] {
+    auto store = collectives::StoreFromEnvironment(self, absl::Seconds(20));
+    ASSERT_TRUE(store.ok()) << store.status();
+    for (const auto& [turn, said] :
+         {std::pair<int, std::string>{0, Load().ToJson().dump()}, {1, "127.0.0.1:1"}}) {
+      auto all = store->store->AllGather(absl::StrCat("weft-bw-link/", turn), 0, 2, said,
+                                         absl::Seconds(20));
+      EXPECT_TRUE(all.ok()) << all.status();
+    }
+  });
+  const Outcome waits = Shell(absl::StrCat(
+      "env WEFT_JOB_SECRET=", net::SecretToHex(self.secret), " WEFT_STORE=", self.store,
+      " RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 ",
+      "WEFT_TCP_INTERFACE==lo $WEFT_BIN/weft-bw link ", "--set transport.connect_timeout=200ms"));
+  rank_zero.join();
+  EXPECT_EQ(waits.status, 1);
+  EXPECT_THAT(waits.output, HasSubstr("rank 0 has not connected to this one, at 127.0.0.1:"));
+}
+
 // Writes a key's file for this user alone.
 void WriteKey(ScratchFolder& folder, const std::string& name, const std::string& key) {
   folder.Write(name, key);
@@ -419,8 +464,10 @@ TEST(WeftBwLink, WrongUsageSaysWhatWouldBeRight) {
         Wrong{"--ranks 3", "even number of ranks"},
         Wrong{"--ranks 2 --transport shm -q 2", "means nothing to the shm transport"},
         Wrong{"--ranks 2 -x 3", "means nothing to the tcp transport"},
-        Wrong{"--ranks 2 -D never", "no time"}, Wrong{"--ranks 2 -s 2G", "at most 1GiB"},
-        Wrong{"--ranks 2 -a -s 4", "exclude each other"},
+        Wrong{"--ranks 2 -D never", "no time"}, Wrong{"--ranks 2 -D inf", "from 10ms to 24h"},
+        Wrong{"--ranks 2 -R nan", "'nan' is no number from 0 to 100"},
+        Wrong{"--ranks 2 --min-gbps nan", "'nan' is no number"},
+        Wrong{"--ranks 2 -s 2G", "at most 1GiB"}, Wrong{"--ranks 2 -a -s 4", "exclude each other"},
         Wrong{"--ranks 2 -V --one-buffer", "messages overwrite one another"},
         Wrong{"--ranks 2 --test lat --one-buffer", "--one-buffer is for --test bw and rate"}}) {
     const Outcome outcome = Link(wrong.arguments);

@@ -232,13 +232,15 @@ TEST(WeftBw, WrongUsageSaysWhatWouldBeRight) {
   EXPECT_THAT(outcome.output, HasSubstr("nearest: all_reduce"));
   EXPECT_EQ(BandwidthProgram("--set tcp.socket=2").status, 2);
   EXPECT_EQ(BandwidthProgram("--no-such-option").status, 2);
+  outcome = BandwidthProgram("--show-schedule --json");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("it has no --json"));
+  outcome = BandwidthProgram("--ranks 2 --op broadcast -r 2 -b 1K");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("--root 2 is not one of 2 ranks"));
   Outcome help = BandwidthProgram("--help");
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.output, HasSubstr("nccl-tests"));
-}
-
-TEST(WeftBw, ARootThatIsNoRankFails) {
-  EXPECT_EQ(BandwidthProgram("--ranks 2 --op broadcast -r 2 -b 1K").status, 1);
 }
 
 TEST(Pattern, SeesOneWrongElementAndShiftedChunks) {

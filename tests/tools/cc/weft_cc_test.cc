@@ -52,6 +52,33 @@ TEST(WeftCcTest, TunesNoWorseThanWhereItBegan) {
   EXPECT_THAT(outcome.output, HasSubstr("\"controller\": \"swift:ai="));
 }
 
+const char kSmallTune[] =
+    "weft-cc tune --fabric leaf-spine:leaves=1,hosts_per_leaf=9,spines=1 "
+    "--workload incast:fan_in=8,bytes=200KB ";
+
+// The default of hybrid's g is the largest that it may be: draws are cut off there.
+TEST(WeftCcTest, TunesBackToADefaultThatTheSearchDidNotBeginAt) {
+  Outcome outcome =
+      RunProgram(absl::StrCat(kSmallTune, "--cc hybrid:g=0.5 --parameter g --runs 24 --json -"));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  int at_default = 0;
+  for (const auto& row : nlohmann::json::parse(outcome.output)) {
+    at_default += row["controller"] == "hybrid" ? 1 : 0;
+  }
+  EXPECT_GT(at_default, 0) << outcome.output;
+}
+
+TEST(WeftCcTest, FindsNoBestWhereNothingEnds) {
+  const std::string best = absl::StrCat(testing::TempDir(), "/weft_cc_best_", getpid());
+  Outcome outcome = RunProgram(
+      "weft-cc tune --fabric leaf-spine:leaves=1,hosts_per_leaf=2,spines=1,bandwidth=10Mbps "
+      "--workload incast:fan_in=1,bytes=1MB --parameter ai --runs 2 --out " +
+      best);
+  EXPECT_EQ(outcome.status, 1) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("in none of 2 runs had all transfers ended after 100ms"));
+  EXPECT_FALSE(std::filesystem::exists(best));
+}
+
 TEST(WeftCcTest, TunesForAPlansFabricAndTrafficIntoThePlan) {
   const std::filesystem::path folder =
       std::filesystem::path(testing::TempDir()) / absl::StrCat("weft_cc_plan_", getpid());
@@ -80,6 +107,13 @@ TEST(WeftCcTest, WrongUsageIsOneClearLineAndStatusTwo) {
   Outcome outcome = RunProgram("weft-cc compare --scenario permutation --cc cubic");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.output, HasSubstr("weft-cc: no controller 'cubic'; there are fixed, dcqcn"));
+  // Before anything is run for the words that are right.
+  outcome = RunProgram("weft-cc compare --cc swift swift:speed=1");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("swift has no parameter 'speed'"));
+  outcome = RunProgram("weft-cc tune --queue-weight nan");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("'nan' is no number from 0 to 1"));
   outcome = RunProgram("weft-cc compare --scenario nowhere");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.output, HasSubstr("no scenario 'nowhere'; there are permutation"));

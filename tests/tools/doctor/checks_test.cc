@@ -223,7 +223,13 @@ TEST(NetPlugins, OneThatEndsTheProcessEndsOnlyAChild) {
   auto found = FindNetPlugins(WEFT_ABORTING_PLUGIN);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].path, "");
-  EXPECT_THAT(found[0].error, HasSubstr("ended the process"));
+  EXPECT_THAT(found[0].error, HasSubstr("ended the process: Aborted"));
+  setenv("ABORTING_PLUGIN_EXITS", "7", 1);
+  found = FindNetPlugins(WEFT_ABORTING_PLUGIN);
+  unsetenv("ABORTING_PLUGIN_EXITS");
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].path, "");
+  EXPECT_EQ(found[0].error, "loading it ended the process with exit status 7");
 }
 
 }  // namespace

@@ -31,6 +31,30 @@ TEST(WeftDoctor, AHostThatIsOnlyAFolderIsExamined) {
   EXPECT_TRUE(found) << outcome.output;
 }
 
+// What nobody copies, as the shared memory of that host, is not missed.
+TEST(WeftDoctor, ACopyIsCalledByTheNameOfItsHost) {
+  ScratchFolder root;
+  net::AddMlx5(root, 0);
+  root.Write("proc/sys/kernel/hostname", "node7\n");
+  root.Write("proc/sys/kernel/osrelease", "5.15.0-weft\n");
+  const json report =
+      json::parse(RunProgram("weft-doctor --root " + root.path() + " --json -").output);
+  EXPECT_EQ(report["host"], "node7");
+  EXPECT_EQ(report["kernel"], "5.15.0-weft");
+  for (const json& finding : report["findings"]) {
+    EXPECT_FALSE(finding["check"] == "shm" && finding["severity"] == "error") << finding;
+  }
+}
+
+TEST(WeftDoctor, AFolderThatIsNoCopyOfAHostIsRefusedByEveryCommand) {
+  ScratchFolder root;
+  for (const char* command : {"", " pairs", " nics", " nics --priority 3"}) {
+    const Outcome outcome = RunProgram("weft-doctor --root " + root.path() + command);
+    EXPECT_EQ(outcome.status, 2) << command << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(root.path() + ": there is no folder sys in it"));
+  }
+}
+
 TEST(WeftDoctor, BytesThatAreNoUtf8InTheEnvironmentLoseNoReport) {
   ScratchFolder root;
   net::AddMlx5(root, 0);
@@ -117,6 +141,14 @@ TEST(WeftDoctor, NicsAreShownAndChangedOnlyWhenAsked) {
   outcome = RunProgram("weft-doctor nics --dcqcn swift");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.output, HasSubstr("NICs run dcqcn, not swift"));
+  outcome = RunProgram("weft-doctor nics --dcqcn nosuch.txt");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("--dcqcn nosuch.txt, which is no file: no controller"));
+  for (const std::string& file : {std::string("/dev/zero"), root.path()}) {
+    outcome = RunProgram("weft-doctor nics --dcqcn " + file);
+    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("no controller in the file '" + file + "'"));
+  }
 }
 
 TEST(WeftDoctor, FirmwareIsAskedOnTheHostItselfAlone) {

@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <map>
 #include <memory>
 #include <random>
@@ -16,6 +18,7 @@
 #include "base/random.h"
 #include "tests/collectives/memory_store.h"
 #include "tests/fuzz_budget.h"
+#include "tests/scratch_folder.h"
 #include "tests/tools/driver/slow_store.h"
 #include "tools/driver/orders.h"
 #include "tools/driver/page.h"
@@ -378,6 +381,51 @@ TEST_F(DriverTest, ADriverThatWasStoppedForLongTakesNobodyForLost) {
   EXPECT_EQ(driver_->job().nodes[0].host, "c");
 }
 
+// Whoever may have joined meanwhile has been heard of by nobody yet.
+TEST_F(DriverTest, ADriverThatWasAwayForLongStopsNoJobForWantOfAHostAtOnce) {
+  Add("a");
+  Add("b");
+  Turns(4);
+  hosts_[0]->Die();
+  Turns(8);
+  ASSERT_EQ(driver_->job().nodes[0].host, "");
+  for (const absl::Duration away : {absl::Hours(1), -absl::Hours(2)}) {  // its clock is another one
+    now_ += away;
+    driver_ = Open();
+    Turns(2);
+    ASSERT_FALSE(driver_->job().outcome.has_value()) << driver_->job().outcome->reason;
+  }
+  Add("c");
+  Turns(5);
+  EXPECT_EQ(driver_->job().nodes[0].host, "c");
+  EXPECT_EQ(Alive(), 4);
+}
+
+TEST_F(DriverTest, OfAFaultOfSeveralHostsEachIsSuspectedOnce) {
+  Add("a");
+  Add("b");
+  Turns(4);
+  const auto actions = driver_->Diagnosed({0, 1, 2, 3, 99, -1}, Blame::kHost, "device error", now_);
+  ASSERT_TRUE(actions.ok()) << actions.status();
+  std::vector<std::string> done;
+  for (const Action& action : *actions) done.push_back(ToText(action));
+  EXPECT_THAT(done,
+              ElementsAre("test a: diagnosis: device error", "test b: diagnosis: device error"));
+}
+
+TEST_F(DriverTest, TheRanksOfAHostThatIsReplacedBlameNotTheSpareForIt) {
+  DriverOptions options = options_;
+  options.policy.self_tests = false;
+  options.given = {"--self-tests"};
+  driver_ = *Driver::Open(&store_, options, now_);
+  for (const char* host : {"a", "b", "c", "d"}) Add(host);
+  Turns(5);
+  ASSERT_TRUE(driver_->Diagnosed({0, 1}, Blame::kHost, "device error", now_).ok());
+  EXPECT_EQ(driver_->job().nodes[0].host, "c");
+  EXPECT_TRUE(driver_->job().hosts.at("a").evicted);
+  EXPECT_FALSE(driver_->job().hosts.at("c").evicted);
+}
+
 TEST_F(DriverTest, AnExecutorOfAnEarlierIncarnationEnds) {
   Host& first = Add("a");
   Add("b");
@@ -418,6 +466,27 @@ TEST_F(DriverTest, ThePageShowsTheJobAndEvicts) {
   Turns(2);
   EXPECT_EQ(Alive(), 0);
   EXPECT_EQ(hosts_[2]->exit_status(), 1);
+}
+
+// As on a full disk: a file without its token would end every later driver.
+TEST(PageTokenTest, WhatCannotBeWrittenLeavesNoFile) {
+  ScratchFolder folder;
+  const std::string file = folder / "page-token";
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  for (const rlim_t room : {0, 10}) {
+    const rlimit small{room, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const absl::Status full = PageToken(file).status();
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_THAT(std::string(full.message()), HasSubstr("write the page's token to"));
+  }
+  const absl::StatusOr<std::string> token = PageToken(file);
+  ASSERT_TRUE(token.ok()) << token.status();
+  EXPECT_EQ(*PageToken(file), *token);
+  EXPECT_THAT(std::string(PageToken(folder / "none/page-token").status().message()),
+              HasSubstr("none/page-token"));
 }
 
 // Requests as a stranger with the token may send them: what is no route changes nothing.
@@ -550,6 +619,16 @@ TEST(DriverRecordsTest, WhatIsNoRecordIsRefusedByName) {
         .ranks = {{.rank = 1}}, .digests = {"x"}, .findings = {"x"}, .recoveries = {"x"}});
     report[random() % report.size()] = static_cast<char>(random());
     (void)ParseHostReport(report);
+  }
+  // A number that would be another one in the variable that takes it.
+  for (const char* number : {"4294967296", "-2147483649", "18446744073709551615", "1e3", "true"}) {
+    std::string changed = whole;
+    const std::string member = R"("restarts":)";
+    const size_t at = changed.find(member) + member.size();
+    changed.replace(at, changed.find(',', at) - at, number);
+    EXPECT_THAT(std::string(ParseDriverRecord(changed).status().message()),
+                HasSubstr("'restarts' that is no number"))
+        << number;
   }
   EXPECT_THAT(std::string(ParseHostReport("{}").status().message()),
               HasSubstr("a host's report has no 'incarnation'"));

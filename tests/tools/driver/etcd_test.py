@@ -113,6 +113,25 @@ class EtcdTest(DrivenTest):
         self.assertRegex(self.said("third"), rf"jobs/{self.job}/state of etcd, is over since .* "
                                              r"with status 0: all ranks are done")
 
+    def test_an_executor_that_looks_for_its_driver_again_ends_by_a_signal(self):
+        driver = self.drive_as("first")
+        executor = self.start("a", "weft-executor", "--driver", self.etcd, "--job", self.job, "--host",
+                              "a", "--store-patience", "1s", "--", "sleep", "1000")
+        self.until_said("first", "place node 0 on a")
+        driver.kill()
+        driver.wait(PATIENCE)
+        self.until_said("a", "ending all ranks: ")
+        # It has begun anew once it blocks none of the signals that it had taken for its ranks.
+        taken = 1 << (signal.SIGTERM - 1)
+
+        def begins_anew() -> bool:
+            with open(f"/proc/{executor.pid}/status", encoding="utf-8") as status:
+                return not any(int(line.split()[1], 16) & taken for line in status
+                               if line.startswith("SigBlk:"))
+        until(begins_anew, PATIENCE)
+        executor.send_signal(signal.SIGTERM)
+        self.assertEqual(executor.wait(PATIENCE), -signal.SIGTERM)
+
     def test_a_driver_that_another_has_replaced_changes_nothing_and_ends(self):
         first = self.drive_as("first")
         first.send_signal(signal.SIGSTOP)

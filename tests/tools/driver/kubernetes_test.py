@@ -25,7 +25,7 @@ class Api(http.server.BaseHTTPRequestHandler):
     """Answers of Kubernetes 1.31 for one pod, cut to what has a meaning here."""
 
     calls: list[tuple] = []
-    refuses = False
+    refuses = has_no_node = False
 
     def answer(self):
         length = int(self.headers.get("Content-Length") or 0)
@@ -36,6 +36,8 @@ class Api(http.server.BaseHTTPRequestHandler):
             status, said = 401, {"kind": "Status", "reason": "Unauthorized"}
         elif self.refuses and self.command == "PATCH":
             status, said = 403, {"kind": "Status", "message": "nodes is forbidden", "reason": "Forbidden"}
+        elif self.has_no_node and self.command == "PATCH":
+            status, said = 404, {"kind": "Status", "message": 'nodes "node-7" not found', "reason": "NotFound"}
         elif self.path.startswith("/api/v1/nodes/"):
             said = {"kind": "Node", "metadata": {"name": "node-7"}, "spec": {"unschedulable": True}}
         text = json.dumps(said).encode()
@@ -64,7 +66,7 @@ class KubernetesTest(unittest.TestCase):
                        capture_output=True)
         (account / "token").write_text(TOKEN)
         (account / "namespace").write_text("training")
-        Api.calls, Api.refuses = [], False
+        Api.calls, Api.refuses, Api.has_no_node = [], False, False
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Api)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(account / "ca.crt", self.folder / "key")
@@ -95,6 +97,13 @@ class KubernetesTest(unittest.TestCase):
              '{"spec":{"unschedulable":true}}'),
             ("DELETE", POD, None, "")])
 
+    def test_the_pod_of_a_node_that_is_gone_is_deleted(self):
+        Api.has_no_node = True
+        self.evict()
+        until(lambda: ("DELETE", POD, None, "") in Api.calls, PATIENCE)
+        until(lambda: not self.job.state()["notices"], PATIENCE)
+        self.assertNotIn("again in", self.job.said("driver"))
+
     def test_what_the_api_refuses_is_said_and_the_job_goes_on(self):
         Api.refuses = True
         driver = self.evict()
@@ -112,6 +121,6 @@ class KubernetesTest(unittest.TestCase):
 if __name__ == "__main__":
     for name in ("curl", "openssl"):
         if shutil.which(name) is None:
-            print(f"skipped, there is no {name}")
+            print(f"skipped: there is no {name}")
             sys.exit(77)
     unittest.main()

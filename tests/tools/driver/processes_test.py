@@ -5,7 +5,9 @@ where it is in a file of its own, and ends once the file "end" is there.
 """
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +26,15 @@ while [ ! -e DIR/end ]; do
   sleep 0.05
 done
 """
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 class DriverTest(DrivenTest):
@@ -91,6 +102,22 @@ class DriverTest(DrivenTest):
         self.assertEqual(self.where(0, 1, 0), pid)
         job = self.state()
         self.assertEqual((job["incarnation"], job["restarts"]), (2, 2))
+        self.end(driver)
+
+    def test_a_driver_goes_on_where_nobody_reads_what_it_says(self):
+        driver = subprocess.Popen(
+            [program("weft-driver"), "--nodes", "2", "-n", "2", "--job", self.job, "--listen",
+             self.address], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True, env=self.environment)
+        self.started.append(driver)
+        self.address = re.search(r"serving job '.*' at (\S+),", driver.stderr.readline()).group(1)
+        driver.stderr.close()
+        for host in "ab":
+            self.run_on(host)
+        for host in "ab":
+            self.until_said(host, "this host is node")
+        os.kill(int(until(lambda: self.said("rank-3"), PATIENCE).split()[3]), signal.SIGKILL)
+        until(lambda: self.said("rank-3").split()[1] == "1", PATIENCE)
         self.end(driver)
 
     def test_a_job_that_is_over_is_not_run_again_unless_that_is_asked_for(self):
@@ -220,6 +247,25 @@ class DriverTest(DrivenTest):
         self.where(2, 1, 1)
         self.end(driver)
 
+    def test_a_pair_tells_a_helper_that_fails_from_one_that_does_not_come(self):
+        self.start("store", "weft-store", "--listen", "127.0.0.1:0")
+        store = self.until_said("store", r"serving at (\S+)").group(1)
+
+        def pair(name: str, *broken: int) -> list[subprocess.Popen]:
+            """The processes of the pair that are given; those that are 1 have no interface."""
+            return [self.start(f"{name}-{rank}", "weft-executor", "--self-test-part", "group",
+                               "--test-limit", "6s", environment=dict(
+                                   self.environment, WEFT_STORE=store, WEFT_JOB_ID=self.job + name,
+                                   RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK="0",
+                                   LOCAL_WORLD_SIZE="1",
+                                   **{"WEFT_TCP_INTERFACE": "none7"} if no_interface else {}))
+                    for rank, no_interface in enumerate(broken)]
+        self.assertEqual([process.wait(PATIENCE) for process in pair("alone", 0)], [3])
+        self.assertEqual([process.wait(PATIENCE) for process in pair("met", 0, 1)], [1, 1])
+        self.assertIn("bytes between the processes", self.said("met-0"))
+        self.assertIn('no interface fits "none7"', self.said("met-1"))
+        self.assertEqual([process.wait(PATIENCE) for process in pair("right", 0, 0)], [0, 0])
+
     def test_a_drained_host_gives_its_ranks_to_the_spare(self):
         driver = self.begin()
         self.executors["b"].send_signal(signal.SIGTERM)
@@ -336,6 +382,7 @@ class DriverTest(DrivenTest):
         # The records that an executor serves are the driver's alone.
         port = until(lambda: self.state()["hosts"][0]["agent"], PATIENCE).rsplit(":", 1)[1]
         for request in (f"http://127.0.0.1:{port}/rings",
+                        *([f"http://[::1]:{port}/rings"] if has_ipv6() else []),
                         urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={
                             "Authorization": "Bearer " + self.token()})):
             with self.assertRaises(urllib.error.HTTPError) as refused:

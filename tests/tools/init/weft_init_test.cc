@@ -156,12 +156,27 @@ TEST(WeftInit, SimulatesThePlannedMessages) {
   EXPECT_EQ(Init("simulate --layout tp8,pp2,dp16" + costs).result["phases"], flat.result["phases"]);
 }
 
+// However small the bound of an answer is.
+TEST(WeftInit, OperationsMayBeMeasuredForLongerThanAnAnswerMayTake) {
+  Outcome outcome = Init("--timeout 1s operations --op-time 1200ms --connections 1 --depths 1");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_EQ(outcome.result["ops"].size(), 3U);
+}
+
+TEST(WeftInit, ALayoutOfAnySizeHasHostsOfOneSize) {
+  Outcome outcome = Init("phases --layout tp5,dp5");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_EQ(outcome.result["hosts"], 1);
+}
+
 TEST(WeftInit, RefusesWhatMakesNoSense) {
   for (auto [arguments, why] :
        {std::pair("phases --layout tp8,tp2", "names an axis again"),
         std::pair("phases --layout tp8 --ranks 9", "--ranks 9"),
         std::pair("phases --layout tp8 --hosts 3", "spread evenly"),
         std::pair("phases --layout tp8 --replace 7", "--replace 7"),
+        std::pair("phases --layout tp4,dp4 --hosts 4 --replace 3", "in whole hosts, of 4 ranks"),
+        std::pair("phases --layout tp8 --timeout inf", "no duration"),
         std::pair("phases --layout tp8,dp3 --model", "multiple of 8"),
         std::pair("phases --layout tp8 --timeout soon", "no duration"),
         std::pair("operations --op-time 0s", "--op-time 0s"),

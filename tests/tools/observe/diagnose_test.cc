@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "absl/strings/str_join.h"
 
 namespace weft::observe {
@@ -136,6 +138,19 @@ TEST(Diagnose, IsNotMisledByCallsUnderTheCompute) {
 }
 
 // 3 waits for 2 in one group, which waits for 1 in another, which computes.
+// Both hang; of one whose host does not tell how it is, that is not known.
+TEST(Diagnose, NamesTwoRanksThatDoNotComeAndSaysWhetherItIsEach) {
+  Job job;
+  job.Waits(0);
+  job.Waits(3);
+  for (int rank : {1, 2}) job.rank(rank).process.phase = "data";
+  EXPECT_THAT(job.Only().culprits, ElementsAre(1, 2));
+  EXPECT_TRUE(job.Only().each_is_culprit);
+  job.rank(2).state = {};
+  EXPECT_THAT(job.Only().culprits, ElementsAre(1, 2));
+  EXPECT_FALSE(job.Only().each_is_culprit);
+}
+
 TEST(Diagnose, FollowsTheChainOfThoseWhoWait) {
   Job job;
   job.view.groups = {{"a", {2, 3}}, {"b", {1, 2}}, {"c", {0, 3}}};
@@ -378,6 +393,18 @@ TEST(Diagnose, NamesTheRankWhoseLossIsNotFinite) {
   const Finding finding = job.Only();
   EXPECT_EQ(finding.fault, Fault::kNotFinite);
   EXPECT_THAT(finding.culprits, ElementsAre(3));
+}
+
+// A step that was left out: the loss, which is that of the job, is on no rank a number.
+TEST(Diagnose, SaysOfALossThatIsNotFiniteOnAllRanksNoneOfThem) {
+  for (const double loss : {std::nan(""), HUGE_VAL}) {
+    Job job;
+    for (int rank = 0; rank < 4; ++rank) {
+      job.Steps(rank, 0.05);
+      for (StepTimes& step : job.rank(rank).steps) step.loss = step.step == 4 ? loss : 3;
+    }
+    EXPECT_THAT(Diagnose(job.view), IsEmpty()) << loss;
+  }
 }
 
 // ---- What counters, settings and the program say

@@ -137,6 +137,28 @@ TEST(HttpServer, NeedsATokenWhereOthersReachIt) {
   }
 }
 
+// As weft-executor serves its records: to drivers of either family.
+TEST(HttpServer, OfEveryAddressIsReachedByBothFamilies) {
+  HttpServerOptions options;
+  options.token = "0123456789abcdef";
+  options.address = {"::", "0"};
+  auto listening = HttpServer::Listen(options);
+  if (!listening.ok()) GTEST_SKIP() << "this host has no IPv6: " << listening.status();
+  HttpServer server = *std::move(listening);
+  std::atomic<bool> stop{false};
+  std::thread thread([&] {
+    while (!stop.load()) {
+      server.Turn([](const HttpRequest&) { return HttpResponse{}; }, absl::Milliseconds(20));
+    }
+  });
+  for (const char* host : {"127.0.0.1", "::1"}) {
+    const auto said = HttpFetch({host, absl::StrCat(server.port())}, {.token = options.token});
+    EXPECT_TRUE(said.ok()) << said.status();
+  }
+  stop.store(true);
+  thread.join();
+}
+
 TEST(JoinChunks, JoinsWholeBodiesAndRefusesOthers) {
   const std::string whole = "4\r\nWiki\r\nA;name=x\r\npedia in\r\n\r\n0\r\n\r\n";
   EXPECT_EQ(*JoinChunks(whole), "Wikipedia in\r\n");
@@ -163,6 +185,7 @@ TEST(JoinChunks, JoinsWholeBodiesAndRefusesOthers) {
 TEST(HttpFetch, NamesWhoDoesNotAnswer) {
   const absl::Status status = HttpFetch({"127.0.0.1", "1"}, {}).status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1"));
+  EXPECT_THAT(std::string(HttpFetch({"::1", "1"}, {}).status().message()), HasSubstr("[::1]:1"));
 }
 
 }  // namespace

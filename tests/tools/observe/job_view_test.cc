@@ -1,6 +1,7 @@
 // From rings to a view.
 #include "tools/observe/job_view.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -216,6 +218,72 @@ TEST(JobView, LeavesOutWhatAnEarlierRunOfTheNameHasLeft) {
   watch.Update(true, SystemClock::Nanoseconds());
   EXPECT_THAT(watch.view().ranks, SizeIs(2));
   EXPECT_EQ(watch.view().ranks.count(2), 0u);
+}
+
+// Has the ring say that its process began when the wall clock showed another time.
+void SetWallClock(const std::string& path, absl::Duration ahead) {
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  int64_t realtime_ns = 0;
+  const off_t at = offsetof(RecordFileHeader, realtime_ns);
+  ASSERT_EQ(pread(fd, &realtime_ns, sizeof(realtime_ns), at), 8);
+  realtime_ns += absl::ToInt64Nanoseconds(ahead);
+  ASSERT_EQ(pwrite(fd, &realtime_ns, sizeof(realtime_ns), at), 8);
+  close(fd);
+}
+
+// The wall clock was set back by an hour between the death of a rank and its next start; then that
+// process dies as well.
+TEST(JobView, TakesTheProcessThatIsThereForTheLaterOneWhateverTheWallClock) {
+  ScratchFolder folder;
+  int64_t step = 0;
+  const auto die = [&] {
+    const pid_t child = fork();
+    if (child == 0) {
+      auto ring = Ring(folder / "rings", "job", 0);
+      ring->Write(StepRecord{.step = step});
+      SetWallClock(ring->path(), step == 0 ? absl::Hours(1) : absl::ZeroDuration());
+      kill(getpid(), SIGSTOP);
+      kill(getpid(), SIGKILL);
+    }
+    int status = 0;
+    waitpid(child, &status, WUNTRACED);
+    EXPECT_TRUE(WIFSTOPPED(status));
+    return child;
+  };
+  const auto end = [](pid_t child) {
+    kill(child, SIGCONT);
+    waitpid(child, nullptr, 0);
+  };
+  JobWatch watch(folder / "rings", "job");
+  const auto last_step = [&] {
+    watch.Update(true, SystemClock::Nanoseconds());
+    return watch.view().ranks.at(0).steps.back().step;
+  };
+  const pid_t first = die();
+  EXPECT_EQ(last_step(), 0);
+  end(first);
+  step = 7;
+  const pid_t second = die();
+  EXPECT_EQ(last_step(), 7);
+  end(second);
+  EXPECT_EQ(last_step(), 7);
+  EXPECT_EQ(last_step(), 7);
+}
+
+// A rank has moved to a host whose wall clock is an hour behind.
+TEST(JobView, TakesTheLaterOfTwoProcessesOfOtherHostsByThisHostsClock) {
+  ScratchFolder folder;
+  auto first = Ring(folder / "rings", "job", 0);
+  auto second = Ring(folder / "rings", "job", 0);
+  second->Write(StepRecord{.step = 7});
+  SetWallClock(second->path(), -absl::Hours(1));
+  JobWatch watch(folder / "rings", "job");
+  watch.Tell(first->path(), {.shift_ns = 0});
+  watch.Tell(second->path(), {.shift_ns = 1000});
+  for (int look = 0; look < 2; ++look) {
+    watch.Update(true, SystemClock::Nanoseconds());
+    EXPECT_EQ(watch.view().ranks.at(0).path, second->path());
+  }
 }
 
 // A ring that was fetched from a host whose clock shows another time.

@@ -17,6 +17,7 @@
 #include "tests/run_program.h"
 #include "tests/scratch_folder.h"
 #include "tools/observe/http.h"
+#include "tools/observe/process_state.h"
 
 namespace weft::observe {
 namespace {
@@ -136,6 +137,43 @@ TEST(Programs, MakeFaultsFromOutsideAtAStepAndPhase) {
   EXPECT_EQ(said["findings"][0]["fault"], "stopped rank");
   EXPECT_EQ(said["findings"][0]["culprits"], nlohmann::json::array({0}));
   kill(onset["pid"].get<pid_t>(), SIGCONT);
+}
+
+TEST(Programs, LeaveNoProcessStoppedWhoseFaultIsEndedByASignal) {
+  Job job("--fault none --steps 5000 --step-time 20ms");
+  ASSERT_TRUE(job.Reaches(1));
+  for (const std::string fault : {"pause", "slow --severity 100"}) {
+    const std::string out = job / "onset";
+    const std::string command =
+        absl::StrCat("exec ", std::getenv("WEFT_BIN"), "/weft-fault inject --fault ", fault,
+                     " --rank 0 --for 10m --records ", job.rings(), " > ", out);
+    const pid_t injector = fork();
+    if (injector == 0) {
+      execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      _exit(127);
+    }
+    nlohmann::json onset;
+    for (int tries = 0; tries < 1200 && !onset.is_object(); ++tries) {
+      absl::SleepFor(absl::Milliseconds(50));
+      onset = nlohmann::json::parse(Slurp(out), nullptr, false);
+    }
+    ASSERT_TRUE(onset.is_object());
+    const auto is_stopped = [pid = onset["pid"].get<pid_t>()] {
+      return ReadProcessState(pid, ProcessStart(pid)).stopped();
+    };
+    bool was_stopped = false;
+    for (int tries = 0; tries < 12000 && !was_stopped; ++tries) {
+      was_stopped = is_stopped();
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    EXPECT_TRUE(was_stopped) << fault;
+    kill(injector, SIGTERM);
+    int status = 0;
+    waitpid(injector, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << fault;
+    EXPECT_FALSE(is_stopped()) << fault;
+    std::filesystem::remove(out);
+  }
 }
 
 TEST(Programs, TraceAJobThatHasEnded) {

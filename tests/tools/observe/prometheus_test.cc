@@ -82,6 +82,13 @@ TEST(Prometheus, WritesTheTextFormat) {
   EXPECT_THAT(text, Not(HasSubstr("never_seen")));
 }
 
+// Prometheus takes nothing of a page that is no UTF-8: "\xC3" is the first half of a letter.
+TEST(Prometheus, ReplacesWhatIsNoUtf8InALabel) {
+  const std::string text =
+      PrometheusText({{.name = "x", .help = "y", .samples = {{{{"job", "tr\xC3\"\t\n"}}, 1}}}});
+  EXPECT_THAT(text, HasSubstr("x{job=\"tr\xEF\xBF\xBD\\\"\t\\n\"} 1.0\n"));
+}
+
 TEST(Prometheus, LabelsByNoStepNoNumberAndNoPair) {
   for (const Metric& metric : Some()) {
     for (const Sample& sample : metric.samples) {

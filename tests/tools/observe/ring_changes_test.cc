@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -154,6 +155,29 @@ TEST_F(RingChanges, ThatDoNotFollowAreRefusedAndChangeNothing) {
               HasSubstr("another version"));
   EXPECT_EQ(*ReadFile(copy.path()), before);
   EXPECT_EQ(copy.cursor().records, 10u);
+}
+
+// An agent that goes back to an earlier process, whose ring it now calls shorter: a reader of the
+// copy has that mapped.
+TEST_F(RingChanges, OfAnEarlierProcessCutNoCopyThatIsRead) {
+  auto records = Open();
+  WriteSteps(*records, 0, 500);
+  const std::string first = *ChangesSince(records->path(), {});
+  std::string other = Unpacked(first);
+  const size_t header = 7 * sizeof(uint64_t);  // behind the counts
+  other[header + offsetof(RecordFileHeader, process_start)] ^= 1;
+  auto small = Records::Open({.folder = folder_ / "rings", .job = "small", .bytes = KiB(4)});
+  std::string shorter = Unpacked(*ChangesSince((*small)->path(), {}));
+  std::memcpy(shorter.data() + header + offsetof(RecordFileHeader, process_start),
+              Unpacked(first).data() + header + offsetof(RecordFileHeader, process_start),
+              sizeof(uint64_t));
+  RingCopy copy(prefix());
+  ASSERT_TRUE(copy.Apply(first).ok());
+  auto reader = RecordReader::Open(copy.path());
+  ASSERT_TRUE(reader.ok());
+  ASSERT_TRUE(copy.Apply(Packed(other)).ok());
+  ASSERT_TRUE(copy.Apply(Packed(shorter)).ok());
+  EXPECT_EQ(Steps(**reader).size(), 500U);
 }
 
 // Whatever bytes come: refused, or a copy whose reader stays within it.

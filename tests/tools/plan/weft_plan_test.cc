@@ -218,6 +218,11 @@ TEST_F(WeftPlan, ADirectoryThatCannotBeWrittenWholeHasNoPathsOfAnEarlierPlan) {
   Outcome outcome = Plan(command);
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   ASSERT_TRUE(std::filesystem::exists(folder_ / "plan/paths.txt"));
+  std::ofstream(folder_ / "plan/controller.txt") << "swift\n";  // as weft-cc tune --plan
+  outcome = Plan(command);
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("removed " + File("plan/controller.txt")));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "plan/controller.txt"));
   std::filesystem::remove(folder_ / "plan/hashes.txt");
   std::filesystem::create_directory(folder_ / "plan/hashes.txt");  // in the way of the file
   outcome = Plan(command);
@@ -322,7 +327,10 @@ TEST_F(WeftPlan, BadInputIsOneLineThatSaysWhatIsWrong) {
            {"predict " + job_ + "--order " + File("ranks.txt"), 2, "ranks.txt:2: expected"},
            {"predict " + job_ + "--order nosuch", 1, "neither a rank file nor"},
            {"compare random " + job_, 2, "B is required"},
-           {"order --balance luck " + job_, 2, "'luck' is no way of balancing"}}) {
+           {"order --effort nan " + job_, 2, "'nan' is no number from 0.001 to 1000"},
+           {"order --balance luck " + job_, 2, "'luck' is no way of balancing"},
+           {"paths --only nosuch " + job_, 2, "--only nosuch: the job has no such traffic"},
+           {"verify " + File(".") + " --limit inf", 2, "--limit inf is no duration"}}) {
     Outcome outcome = Plan(one.arguments);
     EXPECT_NE(outcome.status, 0) << one.arguments << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr(one.message)) << one.arguments;
@@ -549,6 +557,8 @@ TEST_F(WeftPlan, CollectiveNamesWhatIsWrong) {
       {"all_reduce --mesh tp8,dp4 --hosts 4", "--mesh tp8,dp4 are 32 ranks; 4 hosts of 1 are 4"},
       {"all_reduce --mesh tp1", "no group of more than one rank"},
       {"all_reduce --mesh tp2 --fabric a --fabric b", "a second --fabric"},
+      {"all_reduce --mesh tp2 --hosts 2 --nccl", "without --nccl"},
+      {"all_reduce --hosts 2 --size 2000TB", "--size 2000TB is above 1 PiB"},
       {"broadcast --mesh tp2,dp3 --hosts 6 --root 2", "--root 2 of 2 ranks along tensor"},
       {"broadcast --hosts 2 --root 3", "--root 3 of a group of 2 ranks"},
       {"all_reduce", "at least two ranks"},

@@ -123,4 +123,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["come"]:
         come(int(sys.argv[2]), STRANGERS)
     else:
-        unittest.main()
+        unittest.main(verbosity=2)

@@ -121,6 +121,17 @@ TEST_F(WeftSim, FilesWithoutAnEndAndFoldersAreErrorsThatNameThem) {
   }
 }
 
+TEST_F(WeftSim, AFaultNamesOneOfParallelCables) {
+  const std::string run = fabric_ + "--workload permutation:bytes=1KB --faults ";
+  Outcome outcome = Sim(run + Write("one", "#time change cable\n1us up leaf0>spine0#0  # leaf0\n"));
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  const std::string wrong = Write("wrong", "\n1us up leaf0>spine0#7\n");
+  outcome = Sim(run + wrong);
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr(wrong + ":2: "));
+  EXPECT_THAT(outcome.output, HasSubstr("no #7"));
+}
+
 TEST_F(WeftSim, WrongUsageIsOneLineThatNamesTheOption) {
   Outcome outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --hash md5");
   EXPECT_EQ(outcome.status, 2);

@@ -1,13 +1,12 @@
 #include "tools/bw/link/bootstrap.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <future>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/host_name.h"
 #include "base/json_text.h"
 #include "base/status.h"
 #include "net/secret.h"
@@ -15,12 +14,6 @@
 
 namespace weft::link_bw {
 namespace {
-
-std::string HostName() {
-  char name[256] = "THIS-HOST";
-  gethostname(name, sizeof(name) - 1);
-  return name;
-}
 
 // Server and client instead of a job.
 absl::Status BeTwo(const Options& options, collectives::JobEnvironment& job) {

@@ -156,9 +156,11 @@ absl::Status Resolve(const Words& words, Options& options) {
   // perftest counts in whole seconds, without a unit.
   std::string duration = words.duration;
   if (duration.find_first_not_of("0123456789.") == std::string::npos) duration += 's';
-  if (!absl::ParseDuration(duration, &load.duration) || load.duration < absl::Milliseconds(10)) {
+  if (!absl::ParseDuration(duration, &load.duration) || load.duration < absl::Milliseconds(10) ||
+      load.duration > kDurationMost) {
     return absl::InvalidArgumentError(
-        absl::StrCat("-D '", words.duration, "' is no time of 10ms or more, as in 5 or 500ms"));
+        absl::StrCat("-D '", words.duration, "' is no time from 10ms to ",
+                     absl::FormatDuration(kDurationMost), ", as in 5 or 500ms"));
   }
   load.depth = words.depth > 0 ? words.depth : (load.test == Test::kRate ? 128 : 16);
   load.post_list = std::min(load.post_list, load.depth);
@@ -245,16 +247,16 @@ void DeclareRest(CLI::App& app, Words& words, Options& options) {
   app.add_option("--set", words.settings, "A setting, name=value; repeatable (see weft-settings)");
   app.add_flag("--report_gbits", options.gbits, "Bandwidth in Gb/s and not in GB/s");
   app.add_option("-R,--percentile", options.load.percentile, "Of latency, for --max-usec")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(RealRange(0, 100));
   app.add_flag("--lanes", options.lanes,
                "Rows of sockets, queue pairs or paths after every size, and not the last alone");
   app.add_option("--min-gbps", options.min_gbps,
                  "Exit with 3 where the best size has less, in Gb/s over all flows; steps: of bus "
                  "bandwidth; --in-turn: the slowest flow")
-      ->check(CLI::NonNegativeNumber);
+      ->check(RealRange(0, 1e9));
   app.add_option("--max-usec", options.max_usec,
                  "Exit with 3 where the latency (-R) of the best size is above, in microseconds")
-      ->check(CLI::NonNegativeNumber);
+      ->check(RealRange(0, 1e12));
   app.add_option("--json", options.json, "Write everything to this file; -: print it alone");
 }
 

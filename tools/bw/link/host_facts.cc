@@ -1,7 +1,6 @@
 #include "tools/bw/link/host_facts.h"
 
 #include <ifaddrs.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -10,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/host_name.h"
 #include "net/tcp/socket.h"
 
 namespace weft::link_bw {
@@ -51,9 +51,7 @@ std::string InterfaceOf(absl::string_view address) {
 }  // namespace
 
 void LearnHost(absl::string_view address, RankUse& use, const std::string& sys) {
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  use.host = name;
+  use.host = HostName();
   use.copy = CopySpeed();
   use.device = InterfaceOf(address);
   if (use.device.empty()) return;

@@ -48,7 +48,7 @@ bool IsInBounds(const Load& load) {
   return std::all_of(load.sizes.begin(), load.sizes.end(),
                      [](Bytes size) { return size >= Bytes(0) && size <= GiB(1); }) &&
          load.root >= 0 && load.iterations >= 0 && load.duration > absl::ZeroDuration() &&
-         load.duration < absl::InfiniteDuration() && load.depth >= 1 && load.depth <= 4096 &&
+         load.duration <= kDurationMost && load.depth >= 1 && load.depth <= 4096 &&
          load.post_list >= 1 && load.post_list <= 4096 && load.percentile >= 0 &&
          load.percentile <= 100 && load.channels >= 1 && load.channels <= 64 &&
          load.channel_bytes >= KiB(8) && load.channel_bytes <= MiB(64);

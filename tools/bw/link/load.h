@@ -30,6 +30,8 @@ absl::StatusOr<Pattern> ParsePattern(const char* option, const std::string& name
 absl::StatusOr<CollectiveKind> ParseCollective(const char* option, const std::string& name);
 absl::StatusOr<net::TransportKind> ParseTransport(const char* option, const std::string& name);
 
+inline constexpr absl::Duration kDurationMost = absl::Hours(24);  // of one size
+
 struct Load {
   net::TransportKind transport = net::TransportKind::kTcp;
   Test test = Test::kBandwidth;

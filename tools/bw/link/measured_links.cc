@@ -42,12 +42,13 @@ absl::StatusOr<std::unique_ptr<MeasuredLinks>> MeasuredLinks::Create(Bootstrap& 
   options.settings = settings;
   WEFT_ASSIGN_OR_RETURN(links->transport_, net::CreateTransport(load.transport, options));
   links->now_ = SystemClock::Nanoseconds();
-  WEFT_RETURN_IF_ERROR(links->Connect(bootstrap, targets, sources));
+  WEFT_RETURN_IF_ERROR(links->Connect(bootstrap, targets, sources,
+                                      2 * settings.Duration("transport.connect_timeout")));
   return links;
 }
 
 absl::Status MeasuredLinks::Connect(Bootstrap& bootstrap, const std::set<int>& targets,
-                                    const std::set<int>& sources) {
+                                    const std::set<int>& sources, absl::Duration patience) {
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
                         bootstrap.AllGather(transport_->address(), [this] { Serve(); }));
   for (int peer : targets) {
@@ -57,12 +58,18 @@ absl::Status MeasuredLinks::Connect(Bootstrap& bootstrap, const std::set<int>& t
   // An empty message each way: a link stands once one is through, and not before.
   std::vector<net::Request> requests(targets.size() + sources.size());
   size_t used = 0;
+  const int64_t give_up = now_ + absl::ToInt64Nanoseconds(patience);
   for (int peer : targets) {
     (void)to_[peer]->PostSend({}, net::RegionView(), &requests[used++]);
   }
   for (int peer : sources) {
-    while (from_.count(peer) == 0 && status_.ok()) Serve();
+    while (from_.count(peer) == 0 && status_.ok() && now_ < give_up) Serve();
     if (!status_.ok()) return status_;
+    if (from_.count(peer) == 0) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "rank ", peer, " has not connected to this one, at ", transport_->address(), ", within ",
+          absl::FormatDuration(patience), " (twice transport.connect_timeout): it says why"));
+    }
     (void)from_[peer]->PostReceive({}, {}, &requests[used++]);
   }
   auto done = [&] {

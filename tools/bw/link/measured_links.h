@@ -29,7 +29,8 @@ struct Usage {
 
 class MeasuredLinks final : private net::TransportEvents {
  public:
-  // Connects to `targets` and waits for the links of `sources`. Every rank calls it.
+  // Connects to `targets` and waits for the links of `sources`, whom nothing tells that a source
+  // cannot reach this host: for twice transport.connect_timeout. Every rank calls it.
   static absl::StatusOr<std::unique_ptr<MeasuredLinks>> Create(Bootstrap& bootstrap,
                                                                const Load& load,
                                                                const Settings& settings,
@@ -57,7 +58,7 @@ class MeasuredLinks final : private net::TransportEvents {
  private:
   explicit MeasuredLinks(bool sleeps) : sleeps_(sleeps) {}
   absl::Status Connect(Bootstrap& bootstrap, const std::set<int>& targets,
-                       const std::set<int>& sources);
+                       const std::set<int>& sources, absl::Duration patience);
   bool Progress();
   void Sleep(int64_t nanoseconds);
 

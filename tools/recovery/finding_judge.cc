@@ -1,4 +1,4 @@
-#include "tools/driver/finding_judge.h"
+#include "tools/recovery/finding_judge.h"
 
 #include <utility>
 
@@ -65,10 +65,10 @@ FindingJudge::News FindingJudge::Look(const std::vector<observe::Finding>& findi
     const std::optional<Blame> blame = BlameOf(finding.fault);
     news.lines.push_back(line);
     if (!blame.has_value() || finding.culprits.empty()) continue;
-    // Several are all ranks of one host; else it is not known who it is.
-    if (finding.culprits.size() == 1 || blame == Blame::kHost) {
-      news.diagnosed.push_back({finding.culprits.front(), *blame, line});
-    }
+    // Of others it is not known who of them it is. A host is blamed by what was counted there.
+    const bool is_certain =
+        finding.culprits.size() == 1 || finding.each_is_culprit || blame == Blame::kHost;
+    if (is_certain) news.diagnosed.push_back({finding.culprits, *blame, line});
   }
   seen_ = std::move(now);
   return news;

@@ -1,4 +1,4 @@
-#include "tools/driver/decisions.h"
+#include "tools/recovery/decisions.h"
 
 #include <signal.h>
 
@@ -29,7 +29,7 @@ constexpr absl::Duration kSoon = absl::Seconds(10);
 // Hosts that run the last part of a self-test with the host that is suspected.
 constexpr size_t kTestHelpers = 2;
 
-// A diagnosis that blames a host outdoes what a rank says of its own device for so long.
+// For so long a diagnosis that blames a host outdoes what ranks of others say of their devices.
 constexpr absl::Duration kBlameLasts = absl::Minutes(1);
 
 // How many of the switches above two hosts, from the hosts up, they do not share: 0 below the same
@@ -276,6 +276,7 @@ class Decision {
     if (host == nullptr || host->test == 0 || host->test != event_.test) return;
     host->test = 0;
     host->cleared = event_.passed || event_.untested;
+    if (event_.passed) host->blamed = absl::UnixEpoch();
     ++state_.decisions;
     if (!host->cleared) {
       return Evict(event_.host, *host, absl::StrCat("it failed its self-test: ", event_.text));
@@ -401,24 +402,28 @@ class Decision {
     StartAnew(event_.rank, collectives::ToText(end));
   }
 
-  void SuspectDevice(int rank, const std::string& why) {
-    const std::string name = Node(NodeOf(rank)).host;
+  void SuspectDevice(const std::string& name, const std::string& why) {
     HostState* host = Find(name);
-    if (host == nullptr) return;
+    if (host == nullptr || host->evicted) return;
     const bool has_spare = !ASpare(host->rack).empty();
     if (has_spare && (host->cleared || !policy_.self_tests)) return Evict(name, *host, why);
     if (policy_.self_tests) Test(name, *host, why);
   }
 
-  // The rank whose host the job's diagnosis blames: a device that fails on one host looks like
-  // one that fails on those that it talks to.
-  int BlamedInsteadOf(int rank) const {
-    for (size_t other = 0; other < state_.ranks.size(); ++other) {
-      const absl::Time blamed = state_.ranks[other].host_blamed;
-      const bool is_blamed = blamed != absl::UnixEpoch() && event_.now - blamed < kBlameLasts;
-      if (is_blamed) return static_cast<int>(other);
-    }
-    return rank;
+  bool IsBlamed(const HostState& host) const {
+    return host.blamed != absl::UnixEpoch() && event_.now - host.blamed < kBlameLasts;
+  }
+
+  // Whose device it is where a rank on host `name` says that it is that host's. A device that
+  // fails on one host looks like one that fails on those that it talks to, so that it is the host
+  // that the job's diagnosis blames: one that is evicted by now, too, and then nobody else is
+  // suspected.
+  std::string HostAtFault(const std::string& name) {
+    const HostState* own = Find(name);
+    if (own != nullptr && IsBlamed(*own)) return name;
+    const auto blamed = std::find_if(state_.hosts.begin(), state_.hosts.end(),
+                                     [this](const auto& entry) { return IsBlamed(entry.second); });
+    return blamed == state_.hosts.end() ? name : blamed->first;
   }
 
   void TakeDiagnosis() {
@@ -429,9 +434,11 @@ class Decision {
     rank.diagnosed = rank.generation;
     ++state_.decisions;
     switch (event_.blame) {
-      case Blame::kHost:
-        rank.host_blamed = event_.now;
-        return SuspectDevice(event_.rank, event_.text);
+      case Blame::kHost: {
+        const std::string name = Node(NodeOf(event_.rank)).host;
+        if (HostState* host = Find(name)) host->blamed = event_.now;
+        return SuspectDevice(name, event_.text);
+      }
       case Blame::kNumbers:
         return BeginReplay(event_.text, 0);
       case Blame::kRank:
@@ -452,8 +459,8 @@ class Decision {
     const bool names_rank =
         failure.rank >= 0 && failure.rank < static_cast<int>(state_.ranks.size());
     const int blamed = is_device && names_rank ? failure.rank : event_.rank;
-    if (is_device) return SuspectDevice(BlamedInsteadOf(blamed), who);
     const std::string name = Node(NodeOf(blamed)).host;
+    if (is_device) return SuspectDevice(HostAtFault(name), who);
     HostState* host = Find(name);
     if (host == nullptr) return;
     if (!policy_.self_tests || !collectives::IsOwnSignal(end.signal) ||
@@ -590,6 +597,17 @@ JobState NewJob(const Policy& policy, absl::Time now) {
   state.ranks.resize(static_cast<size_t>(policy.nodes) *
                      static_cast<size_t>(policy.ranks_per_node));
   return state;
+}
+
+void GoOn(const Policy& policy, JobState& state, absl::Time now) {
+  for (NodeState& node : state.nodes) {
+    if (node.host.empty()) node.vacant_since = now;
+  }
+  for (auto& [_, host] : state.hosts) host.blamed = std::min(host.blamed, now);
+  for (RankState& rank : state.ranks) {
+    rank.started = std::min(rank.started, now);
+    if (Waits(rank)) rank.due = std::min(rank.due, now + policy.backoff_most);
+  }
 }
 
 std::vector<Action> Decide(const Policy& policy, JobState& state, const Event& event) {

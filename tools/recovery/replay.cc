@@ -1,4 +1,4 @@
-#include "tools/driver/replay.h"
+#include "tools/recovery/replay.h"
 
 #include <algorithm>
 #include <optional>

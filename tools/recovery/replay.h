@@ -11,8 +11,8 @@
 // hosts that are left over fill a last group together with hosts that have a group already.
 //
 // Pure functions.
-#ifndef WEFT_TOOLS_DRIVER_REPLAY_H_
-#define WEFT_TOOLS_DRIVER_REPLAY_H_
+#ifndef WEFT_TOOLS_RECOVERY_REPLAY_H_
+#define WEFT_TOOLS_RECOVERY_REPLAY_H_
 
 #include <cstdint>
 #include <map>
@@ -48,4 +48,4 @@ ReplayVerdict JudgeReplay(const std::vector<ReplayGroup>& groups);
 
 }  // namespace weft::driver
 
-#endif  // WEFT_TOOLS_DRIVER_REPLAY_H_
+#endif  // WEFT_TOOLS_RECOVERY_REPLAY_H_

@@ -2,8 +2,8 @@
 // serve (tools/observe/agent.h), hosts apart, and diagnoses the job as a whole, since on one host a
 // victim looks like a culprit. A thread of its own, so that hosts that do not answer hold up no
 // driver; thread-safe.
-#ifndef WEFT_TOOLS_DRIVER_JOB_DIAGNOSIS_H_
-#define WEFT_TOOLS_DRIVER_JOB_DIAGNOSIS_H_
+#ifndef WEFT_TOOLS_RECOVERY_JOB_DIAGNOSIS_H_
+#define WEFT_TOOLS_RECOVERY_JOB_DIAGNOSIS_H_
 
 #include <condition_variable>
 #include <map>
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "tools/driver/finding_judge.h"
 #include "tools/observe/diagnose.h"
+#include "tools/recovery/finding_judge.h"
 
 namespace weft::driver {
 
@@ -35,6 +35,7 @@ class JobDiagnosis {
 
  private:
   void Run();
+  void Say(std::string line);
   void Look(const std::vector<observe::Finding>& findings);
 
   const std::string job_;
@@ -50,4 +51,4 @@ class JobDiagnosis {
 
 }  // namespace weft::driver
 
-#endif  // WEFT_TOOLS_DRIVER_JOB_DIAGNOSIS_H_
+#endif  // WEFT_TOOLS_RECOVERY_JOB_DIAGNOSIS_H_

@@ -28,8 +28,8 @@
 // that nobody waits for) changes nothing.
 //
 // After ByteRobust (SOSP'25), 4: isolate rather than diagnose where a spare is at hand.
-#ifndef WEFT_TOOLS_DRIVER_DECISIONS_H_
-#define WEFT_TOOLS_DRIVER_DECISIONS_H_
+#ifndef WEFT_TOOLS_RECOVERY_DECISIONS_H_
+#define WEFT_TOOLS_RECOVERY_DECISIONS_H_
 
 #include <cstdint>
 #include <map>
@@ -39,7 +39,7 @@
 
 #include "absl/time/time.h"
 #include "collectives/process_end.h"
-#include "tools/driver/replay.h"
+#include "tools/recovery/replay.h"
 
 namespace weft::driver {
 
@@ -70,6 +70,8 @@ struct HostState {
   std::vector<std::string> test_helpers;  // hosts that run its last part with it
   bool cleared = false;  // it passed a test after a device fault, or could not be tested
   int own_signals = 0;   // deaths by a signal of the program's own doing since the last test
+  // When a diagnosis blamed it last; the epoch: none did since it last passed a test.
+  absl::Time blamed;
   bool operator==(const HostState&) const = default;
 };
 
@@ -88,7 +90,6 @@ struct RankState {
   int64_t last_step = -1;  // done when it ended; -1: not known
   absl::Time started;      // when that was decided last
   int diagnosed = -1;      // the generation that a diagnosis was acted on in last; -1: none
-  absl::Time host_blamed;  // when a diagnosis has blamed its host last
   int soon_ends = 0;       // in a row that came soon after the start, without a new step
   absl::Time due;          // when it is started anew; the epoch: no start is awaited
   bool operator==(const RankState&) const = default;
@@ -141,6 +142,12 @@ struct JobState {
 
 // The state of a job that nobody has joined yet.
 JobState NewJob(const Policy& policy, absl::Time now);
+
+// For a driver that goes on with the state of another one, whose clock may have shown another
+// time, and after a while in which nobody decided: from `now` on, a node without a host has all its
+// time to get one, as hosts may have come meanwhile; no start is awaited for longer than its pause,
+// and nothing has happened in the future.
+void GoOn(const Policy& policy, JobState& state, absl::Time now);
 
 // What the diagnosis of the whole job blames (job_diagnosis.h).
 enum class Blame : uint8_t {
@@ -212,4 +219,4 @@ std::vector<Action> Decide(const Policy& policy, JobState& state, const Event& e
 
 }  // namespace weft::driver
 
-#endif  // WEFT_TOOLS_DRIVER_DECISIONS_H_
+#endif  // WEFT_TOOLS_RECOVERY_DECISIONS_H_

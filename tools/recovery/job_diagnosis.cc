@@ -1,8 +1,9 @@
-#include "tools/driver/job_diagnosis.h"
+#include "tools/recovery/job_diagnosis.h"
 
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "tools/observe/source.h"
 
 namespace weft::driver {
@@ -38,6 +39,7 @@ JobDiagnosis::News JobDiagnosis::Take() {
 void JobDiagnosis::Run() {
   const observe::DiagnoseOptions options = JudgedDiagnosis(still_);
   std::unique_ptr<observe::Source> source;
+  std::string problem;  // why there is nothing to read from, as it was said last
   while (true) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
@@ -45,15 +47,21 @@ void JobDiagnosis::Run() {
       if (ends_) return;
       if (std::exchange(new_agents_, false)) {
         source = std::make_unique<observe::Source>(job_, agents_);
-        source->SetSay([this](const std::string& line) {
-          const std::lock_guard<std::mutex> lock(mutex_);
-          news_.lines.push_back(line);
-        });
+        source->SetSay([this](const std::string& line) { Say(line); });
       }
       if (agents_.empty()) continue;
     }
-    if (source->Update().ok()) Look(observe::Diagnose(source->view(), options));
+    const absl::Status updated = source->Update();
+    if (updated.ok()) Look(observe::Diagnose(source->view(), options));
+    if (source->is_ready()) continue;  // it says itself which agents do not answer
+    const std::string why = absl::StrCat("there is none: ", updated.message());
+    if (std::exchange(problem, why) != why) Say(why);
   }
+}
+
+void JobDiagnosis::Say(std::string line) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  news_.lines.push_back(std::move(line));
 }
 
 void JobDiagnosis::Look(const std::vector<observe::Finding>& findings) {

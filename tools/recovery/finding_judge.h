@@ -1,8 +1,8 @@
 // From what a diagnosis finds to what is acted on: a finding that is there twice in a row, once.
 // weft-driver judges the records of all hosts (job_diagnosis.h), weft-run those of its own. No I/O;
 // not thread-safe.
-#ifndef WEFT_TOOLS_DRIVER_FINDING_JUDGE_H_
-#define WEFT_TOOLS_DRIVER_FINDING_JUDGE_H_
+#ifndef WEFT_TOOLS_RECOVERY_FINDING_JUDGE_H_
+#define WEFT_TOOLS_RECOVERY_FINDING_JUDGE_H_
 
 #include <map>
 #include <optional>
@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "tools/driver/decisions.h"
 #include "tools/observe/diagnose.h"
+#include "tools/recovery/decisions.h"
 
 namespace weft::driver {
 
 struct Diagnosed {
-  int rank = -1;  // the culprit
+  std::vector<int> ranks;  // each is a culprit
   Blame blame = Blame::kRank;
   std::string text;  // one line
 };
@@ -42,4 +42,4 @@ class FindingJudge {
 
 }  // namespace weft::driver
 
-#endif  // WEFT_TOOLS_DRIVER_FINDING_JUDGE_H_
+#endif  // WEFT_TOOLS_RECOVERY_FINDING_JUDGE_H_

@@ -1,4 +1,4 @@
-#include "tools/driver/decisions.h"
+#include "tools/recovery/decisions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -172,6 +172,64 @@ TEST_F(DecisionsTest, TheCulpritThatTheDiagnosisNamesIsSuspectedAndNotTheVictimT
   EXPECT_EQ(state_.hosts["a"].test, 0);
   Tell({.kind = EventKind::kSelfTest, .host = "b", .test = state_.hosts["b"].test, .text = "no"});
   EXPECT_EQ(state_.nodes[1].host, "spare0");
+}
+
+// Rank 0 suffers from the host that is gone by the time that it ends.
+TEST_F(DecisionsTest, AHostInThePlaceOfABlamedOneIsNotSuspectedForIt) {
+  policy_.self_tests = false;
+  Start(2);
+  const std::string fault = "mlx5_0 has failed [device rank=0 device=mlx5_0]";
+  Tell({.kind = EventKind::kDiagnosed, .text = "NIC down", .rank = 3, .blame = Blame::kHost});
+  EXPECT_EQ(state_.nodes[1].host, "spare0");
+  EXPECT_THAT(End(0, Error(fault)),
+              testing::ElementsAre(HasSubstr("start rank 0 (generation 1) on a")));
+  EXPECT_FALSE(state_.hosts["spare0"].evicted);
+  now_ += absl::Minutes(1);
+  EXPECT_THAT(End(0, Error(fault))[0], HasSubstr("evict a from node 0"));
+}
+
+TEST_F(DecisionsTest, ABlamedHostThatHasPassedItsTestIsNotSuspectedForAnothersDevice) {
+  Start(1);
+  Tell({.kind = EventKind::kDiagnosed, .text = "NIC down", .rank = 3, .blame = Blame::kHost});
+  Tell({.kind = EventKind::kSelfTest, .host = "b", .test = state_.hosts["b"].test, .passed = true});
+  EXPECT_THAT(End(0, Error("mlx5_0 has failed [device rank=0 device=mlx5_0]"))[0],
+              HasSubstr("test a"));
+  EXPECT_EQ(state_.nodes[1].host, "b");
+}
+
+TEST_F(DecisionsTest, OfTwoBlamedHostsEachIsSuspectedForItsOwnDevice) {
+  Start(1);
+  for (const int rank : {0, 3}) {
+    Tell({.kind = EventKind::kDiagnosed, .text = "XID", .rank = rank, .blame = Blame::kHost});
+  }
+  const int64_t test_of_a = state_.hosts["a"].test;
+  Tell({.kind = EventKind::kSelfTest,
+        .host = "b",
+        .test = state_.hosts["b"].test,
+        .untested = true,
+        .text = "no weft-executor"});
+  EXPECT_THAT(End(3, Error("mlx5_0 has failed [device rank=3 device=mlx5_0]"))[0],
+              HasSubstr("evict b from node 1"));
+  EXPECT_EQ(state_.hosts["a"].test, test_of_a);
+}
+
+TEST_F(DecisionsTest, ADriverThatGoesOnCountsNoTimeOfAnothersClock) {
+  Start(0);
+  Tell({.kind = EventKind::kHostLost, .host = "b"});
+  for (int i = 0; i < 2; ++i) End(0, Killed(9));
+  Tell({.kind = EventKind::kDiagnosed, .text = "XID", .rank = 1, .blame = Blame::kHost});
+  for (const absl::Duration ahead : {absl::Hours(1), -absl::Hours(1)}) {
+    SCOPED_TRACE(ahead);
+    JobState state = state_;
+    const absl::Time now = now_ + ahead;
+    GoOn(policy_, state, now);
+    EXPECT_EQ(state.nodes[1].vacant_since, now);
+    EXPECT_LE(NextStart(state), now + policy_.backoff_most);
+    EXPECT_LE(state.hosts["a"].blamed, now);
+    for (const RankState& rank : state.ranks) EXPECT_LE(rank.started, now);
+    Decide(policy_, state, {.now = now});
+    EXPECT_FALSE(state.outcome.has_value());
+  }
 }
 
 TEST_F(DecisionsTest, ARankThatTheOthersWaitForIsStartedAnewOnceAGeneration) {
