@@ -1,6 +1,6 @@
 # Language, warnings, sanitizers and output folders: everything that holds for every target.
 option(WEFT_TESTS "Build the tests" ON)
-option(WEFT_TORCH "Build what needs LibTorch: collectives/c10d, trainer" ON)
+option(WEFT_TORCH "Build what needs LibTorch: collectives/c10d, plugins/torch, trainer" ON)
 option(WEFT_PLANNING "Build fabrics, planning and simulation, and their programs" ON)
 option(WEFT_CUDA "Build the library of CUDA code (needs a CUDA toolkit)" OFF)
 set(WEFT_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=: address,undefined or thread")

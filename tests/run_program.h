@@ -13,7 +13,7 @@
 namespace weft {
 
 struct Outcome {
-  int status = -1;
+  int status = -1;  // exit status; 128 + the signal that ended the program
   std::string output;
 };
 
@@ -27,7 +27,8 @@ inline Outcome Shell(const std::string& command, const std::string& streams = "2
   for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
     outcome.output.append(buffer.data(), n);
   }
-  outcome.status = WEXITSTATUS(pclose(pipe));
+  const int status = pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return outcome;
 }
 

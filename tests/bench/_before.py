@@ -4,11 +4,11 @@ Rows have the peer_name "before"; their ratio is above 1 where this build is bet
 """
 
 import argparse
-import os
 import pathlib
 
+from _bench import BIN
+
 NAME = "before"
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
 
 
 def add_argument(parser) -> None:

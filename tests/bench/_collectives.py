@@ -6,17 +6,13 @@ import pathlib
 import signal
 import statistics
 import subprocess
-import sys
 
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
+from _bench import BIN, say
+
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 IN_PLACE = ("all_reduce", "broadcast", "reduce")
 SIZES = {"8B": 8, "1KiB": 1 << 10, "16KiB": 1 << 14, "64KiB": 1 << 16, "256KiB": 1 << 18, "1MiB": 1 << 20,
          "4MiB": 1 << 22, "16MiB": 1 << 24, "64MiB": 1 << 26, "256MiB": 1 << 28}
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 class Unavailable(Exception):

@@ -11,15 +11,11 @@ import time
 
 sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/tools/driver"))
 from driven_job import DrivenJob  # noqa: E402
+from _bench import BIN, say  # noqa: E402
 
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
 SOURCE = pathlib.Path(os.environ["WEFT_SOURCE"])
 SPARE_STEPS = 1500  # that such a run has beyond the others', while its spare processes load
 PATIENCE = 300  # seconds that anything may take
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def metrics(run: pathlib.Path) -> list[dict]:

@@ -15,9 +15,9 @@ import subprocess
 import sys
 import time
 
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "fabric"))
 import netns  # noqa: E402
+from _bench import BIN  # noqa: E402
 
 PORT = 29500
 BURST_MS = 2  # what an idle link saves of its rate: little beside an exchange

@@ -27,11 +27,11 @@ import pathlib
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
+from _bench import BIN, say
+
 SLOWDOWNS = ("slow rank", "slow data", "slow flow", "slow NIC", "slow storage", "congestion",
              "lossy link", "communication thread held up")
 LINKS = ("slow flow", "lossy link", "stuck flow", "broken path", "corrupt data")  # two ends
@@ -52,10 +52,6 @@ SETUP_RANKS = {"mycroft": 32, "greyhound": 32, "minder": 8}
 PERIODIC = "slow-at-times"  # one step in four: six periods are its goal
 NOBODYS = ("congestion", "control plane lost")
 LIMIT_S = 60
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def faults() -> list[dict]:

@@ -20,12 +20,9 @@ import netns  # noqa: E402
 import oracle  # noqa: E402
 import traffic  # noqa: E402
 import workloads  # noqa: E402
+from _bench import say  # noqa: E402
 
 MBIT = 40  # what two busy cores carry without being what is measured
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def row(**values) -> None:

@@ -18,10 +18,10 @@ import subprocess
 import sys
 import tempfile
 
+from _bench import BIN
 from train import make_data
 
 HERE = pathlib.Path(__file__).resolve().parent
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
 PYTHON = os.environ.get("WEFT_BENCH_PYTHON", "")
 SEQUENCE = 512
 SHORT, LONG = "banana cando", "banana cando " * 40

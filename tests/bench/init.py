@@ -17,20 +17,15 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 
 import _before
-from _before import BIN
+from _bench import BIN, say
 
 BENCH = "tests/init_bench"
 PEERS = {"redis": "Redis", "torch": "TCPStore"}
 NAMES = {**PEERS, _before.NAME: _before.NAME}
 LIMIT_S = 600
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def measure(name, *arguments, programs=BIN) -> dict:

@@ -28,9 +28,9 @@ import tempfile
 import time
 
 import _layouts
+from _bench import BIN, say
 from _layouts import Layout, Trained
 
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
 PATIENCE = 600  # seconds, for a run that hangs
 VOCABULARY = 320
 COMMON = ["train.threads=1", "train.gemm=weft", "train.attention=weft",
@@ -184,10 +184,6 @@ def make_data(scratch: pathlib.Path) -> None:
     subprocess.run([BIN / "weft-data", "prepare", "--input", scratch / "text.txt", "--output-prefix",
                     scratch / "data", "--vocab-size", str(VOCABULARY), "--validation-fraction", "0.1"],
                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=PATIENCE)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

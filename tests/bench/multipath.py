@@ -20,10 +20,7 @@ sys.path.insert(0, str(FOLDER))
 import all_reduce  # noqa: E402
 import multipath  # noqa: E402
 import netns  # noqa: E402
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+from _bench import say  # noqa: E402
 
 
 def row(**values) -> None:

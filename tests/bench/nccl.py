@@ -15,10 +15,10 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from ports import free_port  # noqa: E402
+from _bench import BIN  # noqa: E402
 
 REPEATS = 5
 SECONDS = 2
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
 PLUGIN = BIN.parent / "lib/libnccl-net-weft.so"
 
 

@@ -9,16 +9,16 @@ of 0.96 says that no order can be more than 4 % better. docs/benchmarks/order.md
 
 import argparse
 import json
-import os
 import pathlib
 import random
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 
-PROGRAM = pathlib.Path(os.environ["WEFT_BIN"]) / "weft-plan"
+from _bench import BIN, say
+
+PROGRAM = BIN / "weft-plan"
 LIMIT_S = 300  # for one plan
 DENSE = "gpt-175b"
 MOE = "gpt-175b,experts=8,moe_every=2"
@@ -41,10 +41,6 @@ CASES = {
                                            "tp=8,dp=96,pp=8", DENSE),
 }
 PEERS = {"random": "random", "as-allocated": "as allocated", "block": "Slurm block"}
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def allocation(hosts: int, wanted: int, scatter: float, seed: int) -> list[str]:

@@ -24,7 +24,8 @@ import sys
 import tempfile
 
 import _shaped
-from _shaped import BIN, Hosts, Run, netns
+from _bench import BIN, say
+from _shaped import Hosts, Run, netns
 from train import make_data
 
 WARM_UP = 3
@@ -86,10 +87,6 @@ def main() -> None:
         if not options.case or "bubble" in options.case:
             for schedule in SCHEDULES:
                 print(json.dumps(bubble(scratch, schedule, common, options)), flush=True)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def overlap(hosts: Hosts, scratch: pathlib.Path, name: str, case: Case, common: list, options) -> dict:

@@ -22,7 +22,6 @@ carries; those of "time to plan" are wall time against what is allowed.
 
 import argparse
 import json
-import os
 import pathlib
 import random
 import re
@@ -37,8 +36,8 @@ import all_reduce  # noqa: E402
 import nccl_job  # noqa: E402
 import netns  # noqa: E402
 import planned  # noqa: E402
+from _bench import BIN, say  # noqa: E402
 
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
 MBIT = 40  # what two cores carry without being what is measured
 LEAVES, HOSTS_PER_LEAF = 4, 2
 RANKS = LEAVES * HOSTS_PER_LEAF
@@ -48,10 +47,6 @@ PATIENCE_S = 10  # for it
 AXES = ("tp", "pp", "dp")
 LEARN_LEAVES, LEARN_HOSTS = 4, 16
 NCCL_BYTES = 4 << 20  # of a rank
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def row(**values) -> None:

@@ -12,16 +12,12 @@ import os
 import pathlib
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
+from _bench import BIN, say
+
 SIZES = {"8 B": 8, "64 KiB": 64 << 10, "4 MiB": 4 << 20}
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def measure(size: int, ranks: int, on: bool) -> float:

@@ -16,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 
+from _bench import BIN
 from train import make_data
 
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
 WARM_UP = 4
 AXES = ("data", "tensor", "context", "expert", "pipeline")
 GPT, EXPERTS = [], ["model.experts=8", "model.experts_per_token=2", "model.ffn=768"]

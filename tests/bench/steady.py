@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from splits import BIN
+from _bench import BIN
 from train import make_data
 
 

@@ -22,13 +22,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "fabric"
 import netns  # noqa: E402
 
 import _before  # noqa: E402
+from _bench import say  # noqa: E402
 
 PORT = 5201
 PIECE = "512K"
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def row(case, ours, peer_name, peer, unit, better, repeats) -> None:

@@ -22,8 +22,8 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 from ports import free_port  # noqa: E402
+from _bench import BIN  # noqa: E402
 
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
 PYTHON = os.environ.get("WEFT_BENCH_PYTHON", "")  # tools/dev bench sets it; other benches need none
 WARM_UP = 2
 VOCABULARY = 4096  # of the tokenizer; larger models have rows that no token of the data names

@@ -10,7 +10,6 @@ model, to see that it works: its rows say nothing.
 # needs: torch
 
 import argparse
-import json
 import os
 import pathlib
 import re

@@ -18,8 +18,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from ports import free_port  # noqa: E402
+from _bench import BIN, say  # noqa: E402
 
-BIN = pathlib.Path(os.environ["WEFT_BIN"])
 SIZES = {"64KiB": 1 << 16, "256KiB": 1 << 18, "1MiB": 1 << 20, "4MiB": 1 << 22}
 # UCX's names of transports, and of devices.
 WAYS = {"tcp": {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}}
@@ -27,10 +27,6 @@ WAYS = {"tcp": {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}}
 TESTS = {"tag_bw": [], "ucp_am_bw": [], "tag_bw -e": ["-e"], "ucp_am_bw -e": ["-e"]}
 DEPTH = 16
 WARMUP = 50
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def ours(way: str, size: int, seconds: float) -> float:

@@ -59,4 +59,4 @@ if __name__ == "__main__":
                              check=False).stdout if shutil.which("mpirun") else ""
     if "Open MPI" not in version:
         netns.skip("there is no mpirun of Open MPI (Debian: openmpi-bin)")
-    unittest.main()
+    unittest.main(verbosity=2)

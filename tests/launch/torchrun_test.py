@@ -32,4 +32,4 @@ class TorchrunTest(jobs.LauncherTests, jobs.Test):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -1,7 +1,7 @@
-"""Checks format, clang-tidy, include direction, the generated pages, links between pages, and stray machine paths.
+"""Checks format, include direction, stray machine paths, generated pages, links, clang-tidy, and unused declarations.
 
-Only when they are named: "callers" lists what nothing but tests uses (callers.py), "sizes" prints lines and public
-types by folder, beside those of --since, and finds nothing wrong (sizes.py).
+"callers" is the last of these: what nothing but tests uses (callers.py). Only when it is named: "sizes" prints lines and
+public types by folder, beside those of --since, and finds nothing wrong (sizes.py).
 
 clang-tidy remembers what was clean (in ~/.cache/weft), so a second run looks only at what changed.
 """
@@ -168,4 +168,4 @@ CHECKS = {
     "callers": check_callers,
     "sizes": check_sizes,
 }
-DEFAULT = [name for name in CHECKS if name not in ("callers", "sizes")]
+DEFAULT = [name for name in CHECKS if name != "sizes"]

@@ -13,6 +13,7 @@ The name all is every tier but roce, with what these download: one run of everyt
 import os
 import pathlib
 import platform
+import re
 import subprocess
 import tempfile
 import xml.etree.ElementTree
@@ -25,7 +26,7 @@ from common import PRESETS, ROOT, Failure, Stopwatch, say
 TIERS = ("unit", "seeds", "local", "fabric", "nccl", "torch", "roce", "gpu", "launch",
          "observe")
 DOWNLOADING_TIERS = ("nccl", "torch", "launch", "observe")
-INSTRUMENTED_PRESETS = ("asan", "tsan", "tsan-torch")
+INSTRUMENTED_PRESETS = ("asan", "tsan-torch")  # those that have PyTorch
 SANITIZED_TIERS = ("unit", "seeds", "local")
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
@@ -48,8 +49,8 @@ def run(options) -> int:
     runs = [run_preset(options.preset, options.what)]
     if options.sanitizers:
         what = options.what or "|".join(SANITIZED_TIERS)
-        runs += [run_preset(preset, what) for preset in ("asan", "tsan")
-                 if preset != options.preset]
+        tsan = "tsan-torch" if what.split(".")[0] == "torch" else "tsan"
+        runs += [run_preset(preset, what) for preset in ("asan", tsan) if preset != options.preset]
     total = Result()
     for result in runs:
         total.add(result)
@@ -104,7 +105,9 @@ def run_preset(preset: str, what: str | None) -> Result:
     with tempfile.TemporaryDirectory(prefix="weft-test-") as reports:
         junit = pathlib.Path(reports) / "ctest.xml"
         command = ["ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=ignore",
-                   "-j", len(os.sched_getaffinity(0)), "--output-junit", junit, *selection(what)]
+                   "-j", len(os.sched_getaffinity(0)), "--output-junit", junit,
+                   "--test-output-size-passed", 1 << 20,  # unittest_skips() reads its end
+                   *selection(what)]
         if preset in ("tsan", "tsan-torch"):  # its shadow memory does not fit every layout of address space
             command = ["setarch", platform.machine(), "-R", *command]
         environment = {**os.environ, **SANITIZER_OPTIONS, "GTEST_OUTPUT": f"xml:{reports}/"}
@@ -133,7 +136,8 @@ def selection(what: str | None) -> list[str]:
 
 
 def read_results(junit: pathlib.Path, preset: str) -> Result:
-    """Counts single test cases where a GoogleTest program reported them, else whole programs."""
+    """Counts single test cases where a GoogleTest program reported them, else whole programs; of Python's unittest
+    the cases that were skipped."""
     result = Result()
     for program in xml.etree.ElementTree.parse(junit).getroot().iter("testcase"):
         name = program.get("name")
@@ -146,7 +150,9 @@ def read_results(junit: pathlib.Path, preset: str) -> Result:
         elif skipped:
             result.skips.append((label, skip_reason(program)))
         elif good:
-            result.passed += 1
+            skips, all_skipped = unittest_skips(program.findtext("system-out") or "")
+            result.skips += [(label, reason) for reason in skips]
+            result.passed += not all_skipped
         if not good and not skipped and result.failed == before:
             result.failures.append(f"{label}: {failure_reason(program)}")
     return result
@@ -165,6 +171,16 @@ def skip_reason(program) -> str:
         if line.startswith("skipped: "):  # how tests that are no GoogleTest programs say it
             return line.removeprefix("skipped: ")
     return skipped.get("message", "") if skipped is not None else "disabled"
+
+
+def unittest_skips(text: str) -> tuple[list[str], bool]:
+    """Why a script of Python's unittest has skipped cases, one reason each, and whether it has skipped all."""
+    reasons = [reason.replace("\\'", "'") for _, reason in
+               re.findall(r"""(?:^|\.\.\. )skipped (['"])(.*)\1$""", text, re.MULTILINE)]
+    skipped = sum(map(int, re.findall(r"^OK \(.*?skipped=(\d+).*\)$", text, re.MULTILINE)))
+    ran = sum(map(int, re.findall(r"^Ran (\d+) tests? in ", text, re.MULTILINE)))
+    reasons += ["its unittest names the reason with -v only"] * (skipped - len(reasons))
+    return reasons, 0 < ran <= skipped
 
 
 def failure_reason(program) -> str:

@@ -8,7 +8,8 @@ import sys
 import tempfile
 import unittest
 
-SOURCE = pathlib.Path(os.environ["WEFT_SOURCE"])
+from _path import SOURCE
+
 SIM = """echo {name} >> {log}
 echo '{{"link_traversals": {traversals}, "wall_seconds": 1, "max_rss_mb": 7}}'
 """

@@ -7,7 +7,7 @@ from _path import SOURCE
 import demo
 from readme_commands import commands
 
-ROOMS = ("topology", "net", "collectives", "plugins", "trainer", "tools")
+LAYERS = ("topology", "net", "collectives", "plugins", "trainer", "tools")
 
 
 def read(name: str) -> str:
@@ -50,14 +50,14 @@ class Readme(unittest.TestCase):
 
 
 class Docs(unittest.TestCase):
-    def test_every_folder_of_a_room_is_in_the_architecture(self):
+    def test_every_folder_of_a_layer_is_in_the_architecture(self):
         page = read("docs/architecture.md")
-        for room in ROOMS:
-            section = re.search(rf"^### {room}/.*?(?=^##)", page, re.MULTILINE | re.DOTALL).group(0)
-            for folder in sorted((SOURCE / room).iterdir()):
+        for layer in LAYERS:
+            section = re.search(rf"^### {layer}/.*?(?=^##)", page, re.MULTILINE | re.DOTALL).group(0)
+            for folder in sorted((SOURCE / layer).iterdir()):
                 if folder.is_dir() and not folder.name.startswith(("_", ".")):
-                    named = f"`{folder.name}/`" in section or f"{room}/{folder.name}" in page
-                    self.assertTrue(named, f"docs/architecture.md says nothing of {room}/{folder.name}/")
+                    named = f"`{folder.name}/`" in section or f"{layer}/{folder.name}" in page
+                    self.assertTrue(named, f"docs/architecture.md says nothing of {layer}/{folder.name}/")
 
     def test_decisions_are_numbered_without_a_gap_and_all_in_the_table(self):
         pages = sorted(path.name for path in (SOURCE / "docs/decisions").glob("0*.md"))

@@ -50,7 +50,8 @@ class Readme(unittest.TestCase):
         elif command.startswith("tools/dev "):  # this very test is part of it
             command += " --help"
         environment = {name: value for name, value in os.environ.items() if name != "GTEST_OUTPUT"}
-        done = subprocess.run(["sh", "-c", command], cwd=tree, env=environment, timeout=240,
+        # -e: each part of "a & b; c; wait" counts, where the last one's status is all that sh would return.
+        done = subprocess.run(["sh", "-ec", command], cwd=tree, env=environment, timeout=240,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0,
                          f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")

@@ -22,6 +22,22 @@ CTEST = """<?xml version="1.0"?>
   <testcase name="unit.bad_test" status="fail"><failure message="Failed"/></testcase>
   <testcase name="local.crash_test" status="fail"><failure message="SEGFAULT"/></testcase>
   <testcase name="unit.script_test" status="run"/>
+  <testcase name="torch.loud_test" status="run"><system-out>test_a (__main__.T.test_a) ... ok
+test_b (__main__.T.test_b)
+What b says. ... skipped "there's no g++"
+test_c (__main__.T.test_c) ... printed
+skipped 'it\\'s "old"'
+
+Ran 3 tests in 0.001s
+
+OK (skipped=2)
+</system-out></testcase>
+  <testcase name="launch.quiet_test" status="run"><system-out>ss
+----------------------------------------------------------------------
+Ran 2 tests in 0.001s
+
+OK (skipped=2)
+</system-out></testcase>
   <testcase name="roce.soft_test" status="notrun">
     <skipped message="SKIP_RETURN_CODE=77"/><system-out>x
 skipped: there is no /dev/kvm</system-out></testcase>
@@ -54,12 +70,14 @@ class Results(unittest.TestCase):
 
     def test_cases_are_counted_and_skips_keep_their_reasons(self):
         result = self.read("release")
-        self.assertEqual(result.passed, 3)  # Net.Sends, Math.Halves, script_test
+        self.assertEqual(result.passed, 4)  # Net.Sends, Math.Halves, script_test, loud_test
         self.assertEqual(result.failures,
                          ["unit.bad_test Math.Adds", "local.crash_test: SEGFAULT",
                           "unit.lost_test: Unable to find executable"])
         self.assertEqual(result.skips,
                          [("unit.good_test Net.Ipv6", "this machine has no IPv6"),
+                          ("torch.loud_test", "there's no g++"), ("torch.loud_test", 'it\'s "old"'),
+                          *[("launch.quiet_test", "its unittest names the reason with -v only")] * 2,
                           ("roce.soft_test", "there is no /dev/kvm")])
 
     def test_another_preset_is_named(self):
@@ -69,7 +87,7 @@ class Results(unittest.TestCase):
         text = io.StringIO()
         with contextlib.redirect_stdout(text):
             tests.print_summary(self.read("release"))
-        self.assertEqual(text.getvalue().splitlines()[-1], "3 passed, 3 failed, 2 skipped")
+        self.assertEqual(text.getvalue().splitlines()[-1], "4 passed, 3 failed, 6 skipped")
         self.assertIn("skipped, there is no /dev/kvm:\n    roce.soft_test\n", text.getvalue())
 
     def test_tiers_are_labels_and_other_words_are_names(self):
