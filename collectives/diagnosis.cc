@@ -2,10 +2,10 @@
 // a failure reaches every rank of a group.
 //
 // An operation that has not moved for kStallNs asks the ranks with which it has messages left what
-// they mean by its sequence number, by notices (notice.h): a call that differs leaves some rank with
-// a message that its own rank does not send or take. All ranks of the group are asked once two calls
-// differ, where a message of another meaning was met, or where the time runs out, so that every rank
-// says the same. Not before: a question opens a link where there is none, and n ranks that wait for
+// they mean by its sequence number, by notices (notice.h): a call that differs leaves some rank
+// with a message that its own rank does not send or take. All ranks of the group are asked once two
+// calls differ, where a message of another meaning was met, or where the time runs out, so that all
+// say the same. Not before: a question opens a link where there is none, and n ranks that wait for
 // a late one would open n^2.
 //
 // A failed group tells its ranks, waits a moment so that all have heard before one of them leaves,

@@ -195,7 +195,7 @@ std::string ResumeIdentity(const TrainConfig& config);
 // What differs between two of them, "" when nothing does.
 std::string DescribeDifference(absl::string_view before, absl::string_view now);
 
-// Whether this CPU multiplies bf16 faster than fp32 (AMX, or MultipliesPairsFast()): what "auto" asks.
+// Whether this CPU multiplies bf16 faster than fp32 (AMX, MultipliesPairsFast()): "auto" asks.
 bool CpuHasFastBf16();
 absl::string_view NameOf(Precision precision);
 

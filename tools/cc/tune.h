@@ -38,8 +38,8 @@ struct TuneRow {
   double score = 0;
 };
 
-// In the order of the runs; the defaults first. `done` is called after each. DeadlineExceeded: in no
-// run all transfers ended.
+// In the order of the runs; the defaults first. `done` is called after each. DeadlineExceeded: all
+// transfers ended in none of them.
 absl::StatusOr<std::vector<TuneRow>> Tune(const TuneOptions& options,
                                           absl::FunctionRef<void(size_t done, size_t all)> done);
 

@@ -1,6 +1,6 @@
 // The driver of a job: reads what the hosts report, decides (recovery/decisions.h), and writes down
 // what ought to run, which the hosts' executors then see to (host_executor.h). Whatever it knows is
-// in the job's store: one that dies and is started again goes on where it was, and whoever wrote the
+// in the job's store: one that dies and is started again goes on where it was, and who wrote the
 // state last is the driver. No threads and no clock of its own; waits for nothing but the store.
 #ifndef WEFT_TOOLS_DRIVER_DRIVER_H_
 #define WEFT_TOOLS_DRIVER_DRIVER_H_

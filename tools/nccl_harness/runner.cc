@@ -30,8 +30,8 @@ namespace {
 
 using nlohmann::json;
 
-// Times --timeout without a move (CallPage), beyond the scenarios' own limits: only a call that never
-// returns takes so long.
+// Times --timeout without a move (CallPage), beyond the scenarios' own limits: only a call that
+// never returns takes so long.
 constexpr int kHangFactor = 4;
 #ifdef __SANITIZE_THREAD__
 constexpr size_t kThreadsOfSanitizer = 1;  // which it starts when it likes

@@ -78,8 +78,8 @@ using Placement = std::vector<int32_t>;
 class CostModel {
  public:
   // `hosts`: the allocation, at least one a slot. InvalidArgument: too few hosts, one named twice,
-  // a host without enough NICs; FailedPrecondition: NICs between which there is traffic, or those of
-  // the same rail, cannot reach each other.
+  // a host without enough NICs; FailedPrecondition: NICs between which there is traffic, or those
+  // of the same rail, cannot reach each other.
   static absl::StatusOr<CostModel> Create(const CutTree& tree, const Job& job, RankBlocks blocks,
                                           std::vector<NodeId> hosts, Balance balance);
 

@@ -56,8 +56,8 @@ class CutTree {
   // One way from NIC to NIC that meet at `level`: cables and switches, without queues.
   absl::Duration Latency(int level) const { return latency_[static_cast<size_t>(level)]; }
 
-  // "leaf3", "leaf0 and 1 more"; higher up "pod 2", or "under spine0" where the fabric names no pod;
-  // of level 0, "h12 nic 3".
+  // "leaf3", "leaf0 and 1 more"; higher up "pod 2", or "under spine0" where the fabric names no
+  // pod; of level 0, "h12 nic 3".
   std::string Name(int group) const;
   // The cables of the cut, links upwards.
   std::vector<LinkId> UpLinks(int group) const;

@@ -36,8 +36,8 @@ inline bool CpuHas(InstructionSet set) {
 }
 
 // Whether this CPU multiplies bf16 in pairs (AVX512-BF16) faster than floats: Zen 4 and 5 do twice
-// as much in a cycle; Intel's cores, which leave bf16 to AMX, half as much. Measured once a process,
-// in about 3 ms.
+// as much in a cycle; Intel's cores, which leave bf16 to AMX, half as much. Measured once a
+// process, in about 3 ms.
 bool MultipliesPairsFast();
 
 // The tables of all sets that this CPU has, the best first.

@@ -1,9 +1,9 @@
 // Does a step of a run again, beside the run and without changing it, so that what comes out can be
 // compared between groups of hosts (tools/recovery/replay.h): from the newest whole checkpoint of
 // the run's folder and of checkpoint.remote_folder, or from its start where there is none, in a
-// folder of its own below the run's. (Of the hosts' own disks, checkpoint.local_folder, a group of hosts
-// has no whole checkpoint.) A step is the same to the bit for the same number of ranks; its digest
-// covers all that it leaves: parameters as they are exported, and the checkpoint with the
+// folder of its own below the run's. (On the hosts' own disks, checkpoint.local_folder, a group of
+// hosts has no whole checkpoint.) A step is the same to the bit for the same number of ranks; its
+// digest covers all that it leaves: parameters as they are exported, and the checkpoint with the
 // optimizer's state.
 //
 // Rank 0 calls Begin() before, and End() after all ranks have their Digest(). Not thread-safe.

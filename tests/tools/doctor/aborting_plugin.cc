@@ -1,5 +1,5 @@
-// A library that ends the process which loads it: by a signal or, where ABORTING_PLUGIN_EXITS has an
-// exit status, with that.
+// A library that ends the process which loads it: by a signal or, where ABORTING_PLUGIN_EXITS has
+// an exit status, with that.
 #include <cstdlib>
 
 [[gnu::constructor]] static void End() {

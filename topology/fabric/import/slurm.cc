@@ -1,5 +1,5 @@
 // Slurm's topology.conf for topology/tree (slurm.schedmd.com/topology.conf.html): keys in any case,
-// lists of names as in name_list.h, '\' at the end of a line continues it, also in a list behind ','.
+// lists of names as in name_list.h, '\' at a line's end continues it, also in a list behind ','.
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
