@@ -37,6 +37,12 @@ inline Outcome RunProgram(const std::string& command_line, const std::string& st
   return Shell(std::string(std::getenv("WEFT_BIN")) + "/" + command_line, streams);
 }
 
+// The program refused its command line, with `text` in what it said.
+inline void ExpectWrongUsage(const Outcome& outcome, const std::string& text) {
+  EXPECT_EQ(outcome.status, 2) << outcome.output;
+  EXPECT_NE(outcome.output.find(text), std::string::npos) << text << "\n" << outcome.output;
+}
+
 }  // namespace weft
 
 #endif  // WEFT_TESTS_RUN_PROGRAM_H_

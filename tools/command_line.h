@@ -59,6 +59,12 @@ inline std::string CheckJobName(const std::string& name) {
                       name.size());
 }
 
+// Whether a text is a time of 0 or more that is not infinite.
+inline bool ParseFinite(absl::string_view text, absl::Duration* value) {
+  return absl::ParseDuration(text, value) && *value >= absl::ZeroDuration() &&
+         *value < absl::InfiniteDuration();
+}
+
 // Reads the value of an option: "500ms", "5s", "1m".
 inline absl::Status TakeDuration(absl::string_view option, const std::string& text,
                                  absl::Duration& duration) {

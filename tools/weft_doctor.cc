@@ -180,8 +180,7 @@ int Report(const absl::StatusOr<int>& status) {
 
 absl::StatusOr<absl::Duration> ParseDuration(const char* option, const std::string& text) {
   absl::Duration duration;
-  if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
-      duration == absl::InfiniteDuration()) {
+  if (!ParseFinite(text, &duration)) {
     return absl::InvalidArgumentError(
         absl::StrCat(option, " '", text, "' is no time, as in 500ms or 10s"));
   }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "net/eager.h"
 #include "net/shm/ring.h"
 
 namespace weft::net::shm {
@@ -76,15 +77,13 @@ struct ClearToSendCell {
   uint64_t tag = 0;
   uint64_t check = 0;
   uint64_t capacity = 0;
-  uint64_t matched_below = 0;  // eager messages that have met their receives: all below,
-  uint64_t matched_bits = 0;   // and those above, bit i: number matched_below + i
+  EagerRecord matched;  // eager messages that have met their receives
 };
 
 struct MatchedCell {
   uint8_t kind = static_cast<uint8_t>(CellKind::kMatched);
   uint8_t zero[7] = {};
-  uint64_t matched_below = 0;  // as of ClearToSendCell
-  uint64_t matched_bits = 0;
+  EagerRecord matched;  // as of ClearToSendCell
 };
 
 struct DiffersCell {

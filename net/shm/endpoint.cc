@@ -311,6 +311,17 @@ absl::Status Endpoint::Violation(absl::string_view what) const {
                                           " into the shared segment; its memory is corrupt"));
 }
 
+absl::Status Endpoint::CheckDiffers(uint64_t own, uint64_t theirs) const {
+  return absl::FailedPreconditionError(
+      absl::StrCat(DescribeLink(), ": message check differs: this rank's is ", own, ", the ",
+                   role_ == Role::kSender ? "receiver" : "sender", "'s ", theirs));
+}
+
+absl::Status Endpoint::IsTooLong(uint64_t bytes, uint64_t capacity) const {
+  return absl::OutOfRangeError(
+      absl::StrCat(DescribeLink(), ": a message of ", bytes, " bytes for a receive of ", capacity));
+}
+
 void Endpoint::Break(const absl::Status& status) {
   if (!alive()) return;
   status_ = status;

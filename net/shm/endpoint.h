@@ -95,6 +95,9 @@ class Endpoint {
   bool PostFailed(Request* request);
   void CancelFailed();  // for destructors: the requests that PostFailed took
   absl::Status Violation(absl::string_view what) const;
+  // Why a message cannot be received; the other side's number is `theirs`.
+  absl::Status CheckDiffers(uint64_t own, uint64_t theirs) const;
+  absl::Status IsTooLong(uint64_t bytes, uint64_t capacity) const;
   absl::Status HangUpStatus() const;
   std::string DescribeLink() const;
   const absl::Status& link_status() const { return status_; }

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "net/eager.h"
 #include "net/matcher.h"
@@ -79,6 +80,8 @@ class ShmSendLink final : public SendLink, public Endpoint {
   void TakeDifference(const DiffersCell& cell);
   void Pair(const Send& send, const ClearToSend& clear);
   bool PushPiece();
+  template <typename PayloadCell>
+  bool WriteCell(PayloadCell& cell, const std::byte* bytes, bool is_inline);
   uint64_t AllocateArena(uint64_t length);
   bool MayOffer(const Ready& pair) const {
     if (offer_min_ == 0 || pair.send.bytes < offer_min_) return false;
@@ -88,8 +91,6 @@ class ShmSendLink final : public SendLink, public Endpoint {
   bool PushUnshares();
   absl::Status TakeAnswer(const std::byte* body);
   bool Refuse(const Ready& pair);
-  absl::Status CheckDiffers(uint64_t own, uint64_t receivers) const;
-  absl::Status IsTooLong(uint64_t bytes, uint64_t capacity) const;
   void SyncArena() { arena_.Release(writer_.consumed()); }
   void Done(const absl::Status& status, uint64_t bytes);
 
@@ -160,6 +161,8 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   void PushAnswer(const std::variant<AnswerCell, DiffersCell>& cell);
   bool PushAnswers();
   bool PushMatched();
+  template <typename PayloadCell>
+  absl::StatusOr<const std::byte*> BytesOf(PayloadCell& cell, const std::byte* body);
   absl::Status TakeData(const std::byte* body);
   absl::Status TakeEager(const std::byte* body);
   // Eager message `number` is for this receive.
@@ -168,8 +171,6 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   absl::Status TakeRefusal(const std::byte* body);
   Receive* Find(uint64_t receive_id);
   void Match(Receive& receive);
-  absl::Status CheckDiffers(const Receive& receive, uint64_t senders) const;
-  absl::Status IsTooLong(const Receive& receive, uint64_t bytes) const;
   uint64_t IdOf(const Receive& receive) const {
     return uint64_t{receive.generation} << 32 | static_cast<uint64_t>(&receive - receives_.data());
   }

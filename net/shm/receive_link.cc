@@ -74,9 +74,7 @@ bool ShmReceiveLink::PushClearToSends() {
     cell.tag = receive.key.tag;
     cell.check = receive.key.check;
     cell.capacity = receive.target.out.size();
-    const EagerRecord matched = eager_.Tell();
-    cell.matched_below = matched.base;
-    cell.matched_bits = matched.bits;
+    cell.matched = eager_.Tell();
     std::memcpy(writer_.body(), &cell, sizeof cell);
     PublishCell(false);
   }
@@ -86,10 +84,8 @@ bool ShmReceiveLink::PushClearToSends() {
 // Before the sender has as many eager messages out as may be.
 bool ShmReceiveLink::PushMatched() {
   if (!eager_.HasUnreported() || writer_.Free(1) == 0) return false;
-  const EagerRecord matched = eager_.Tell();
   MatchedCell cell;
-  cell.matched_below = matched.base;
-  cell.matched_bits = matched.bits;
+  cell.matched = eager_.Tell();
   std::memcpy(writer_.body(), &cell, sizeof cell);
   PublishCell(false);
   return true;
@@ -146,30 +142,38 @@ void ShmReceiveLink::Match(Receive& receive) {
   eager_.RemovePosted(receive.key.tag, IdOf(receive));
 }
 
+// The cell.length bytes of a cell, whose head has been copied: inside of `cell`, or in the arena.
+template <typename PayloadCell>
+absl::StatusOr<const std::byte*> ShmReceiveLink::BytesOf(PayloadCell& cell, const std::byte* body) {
+  if (cell.is_inline != 0) {
+    if (cell.length > PayloadCell::kInlineMax) {
+      return Violation(absl::StrCat(cell.length, " bytes inside of a cell"));
+    }
+    CopyOnce(cell.bytes, body + offsetof(PayloadCell, bytes), cell.length);
+    return cell.bytes;
+  }
+  const uint64_t arena = wire_.segment.geometry().arena_bytes;
+  if (cell.position > arena || cell.length > arena - cell.position || cell.position % 64 != 0) {
+    return Violation(
+        absl::StrCat(cell.length, " bytes at ", cell.position, " of an arena of ", arena));
+  }
+  CountBytes(cell.length);
+  return wire_.segment.arena() + cell.position;
+}
+
 absl::Status ShmReceiveLink::TakeEager(const std::byte* body) {
-  alignas(64) EagerCell cell;
+  alignas(16) EagerCell cell;  // for reducing loops, as its bytes are at a multiple of 16
   CopyOnce(&cell, body, offsetof(EagerCell, bytes) + sizeof cell.position);
-  if (cell.length > (cell.is_inline != 0 ? EagerCell::kInlineMax : kEagerBytesMax)) {
+  if (cell.length > kEagerBytesMax) {
     return Violation(absl::StrCat("an eager message of ", cell.length, " bytes"));
   }
-  const std::byte* bytes = cell.bytes;
-  if (cell.is_inline != 0) {
-    CopyOnce(cell.bytes, body + offsetof(EagerCell, bytes), cell.length);
-  } else {
-    const uint64_t arena = wire_.segment.geometry().arena_bytes;
-    if (cell.position > arena || cell.length > arena - cell.position || cell.position % 64 != 0) {
-      return Violation(
-          absl::StrCat("an eager message at ", cell.position, " of an arena of ", arena));
-    }
-    bytes = wire_.segment.arena() + cell.position;
-  }
+  WEFT_ASSIGN_OR_RETURN(const std::byte* bytes, BytesOf(cell, body));
   uint64_t number = 0;
   const absl::Status arrived = eager_.NoteArrived(&number);
   if (!arrived.ok()) return Violation(arrived.message());
   if (cell.number != number) {
     return Violation(absl::StrCat("eager message ", cell.number, " in place of ", number));
   }
-  CountBytes(cell.length);
   const absl::Span<const std::byte> message(bytes, cell.length);
   const std::optional<uint64_t> posted = eager_.TakePosted(cell.tag);
   if (!posted.has_value()) {
@@ -194,8 +198,8 @@ void ShmReceiveLink::Deliver(Receive& receive, uint64_t number, uint64_t check,
     cell.receiver_value = differs ? receive.key.check : capacity;
     PushAnswer(cell);
     Match(receive);
-    return Finish(&receive,
-                  differs ? CheckDiffers(receive, check) : IsTooLong(receive, bytes.size()));
+    return Finish(&receive, differs ? CheckDiffers(receive.key.check, check)
+                                    : IsTooLong(bytes.size(), capacity));
   }
   receive.total = bytes.size();
   Match(receive);
@@ -205,19 +209,8 @@ void ShmReceiveLink::Deliver(Receive& receive, uint64_t number, uint64_t check,
   Finish(&receive, absl::OkStatus());
 }
 
-absl::Status ShmReceiveLink::CheckDiffers(const Receive& receive, uint64_t senders) const {
-  return absl::FailedPreconditionError(absl::StrCat(Describe(),
-                                                    ": message check differs: this rank's is ",
-                                                    receive.key.check, ", the sender's ", senders));
-}
-
-absl::Status ShmReceiveLink::IsTooLong(const Receive& receive, uint64_t bytes) const {
-  return absl::OutOfRangeError(absl::StrCat(Describe(), ": a message of ", bytes,
-                                            " bytes for a receive of ", receive.target.out.size()));
-}
-
 absl::Status ShmReceiveLink::TakeData(const std::byte* body) {
-  DataCell cell;
+  alignas(16) DataCell cell;
   CopyOnce(&cell, body, offsetof(DataCell, bytes) + sizeof cell.position);
   Receive* receive = Find(cell.receive_id);
   if (receive == nullptr) {
@@ -234,19 +227,7 @@ absl::Status ShmReceiveLink::TakeData(const std::byte* body) {
                                   cell.total, " for a receive of ", receive->target.out.size(),
                                   " that has ", receive->received));
   }
-  const std::byte* bytes;
-  if (cell.is_inline != 0) {
-    if (cell.length > DataCell::kInlineMax) return Violation("too long a piece inside of a cell");
-    CopyOnce(cell.bytes, body + offsetof(DataCell, bytes), cell.length);
-    bytes = cell.bytes;
-  } else {
-    uint64_t arena = wire_.segment.geometry().arena_bytes;
-    if (cell.position > arena || cell.length > arena - cell.position || cell.position % 64 != 0) {
-      return Violation(absl::StrCat("a piece at ", cell.position, " of an arena of ", arena));
-    }
-    bytes = wire_.segment.arena() + cell.position;
-    CountBytes(cell.length);
-  }
+  WEFT_ASSIGN_OR_RETURN(const std::byte* bytes, BytesOf(cell, body));
   receive->total = cell.total;
   Match(*receive);
   if (cell.length > 0) Place(*receive, cell.offset, cell.length, bytes);
@@ -398,10 +379,10 @@ absl::Status ShmReceiveLink::TakeRefusal(const std::byte* body) {
   Match(*receive);
   switch (static_cast<RefuseReason>(cell.reason)) {
     case RefuseReason::kCheckDiffers:
-      Finish(receive, CheckDiffers(*receive, cell.sender_value));
+      Finish(receive, CheckDiffers(receive->key.check, cell.sender_value));
       return absl::OkStatus();
     case RefuseReason::kTooLong:
-      Finish(receive, IsTooLong(*receive, cell.sender_value));
+      Finish(receive, IsTooLong(cell.sender_value, receive->target.out.size()));
       return absl::OkStatus();
   }
   return Violation(absl::StrCat("a refusal for reason ", cell.reason));

@@ -56,6 +56,36 @@ Posted ShmSendLink::PostSend(MessageKey key, const SendSource& source, Request* 
   return Posted::kAccepted;
 }
 
+// Publishes a cell with cell.length bytes, inside of it or in the arena. False: that is full.
+template <typename PayloadCell>
+bool ShmSendLink::WriteCell(PayloadCell& cell, const std::byte* bytes, bool is_inline) {
+  constexpr size_t kHead = offsetof(PayloadCell, bytes);
+  std::byte* const body = writer_.body();
+  if (is_inline) {
+    cell.is_inline = 1;
+    std::memcpy(body, &cell, kHead);
+    if (cell.length > 0) std::memcpy(body + kHead, bytes, cell.length);
+  } else {
+    cell.position = AllocateArena(cell.length);
+    if (cell.position == ArenaWriter::kNone) return false;
+    std::memcpy(wire_.segment.arena() + cell.position, bytes, cell.length);
+    std::memcpy(body, &cell, kHead + sizeof cell.position);
+  }
+  OnCellPublished();
+  PublishCell(true);
+  return true;
+}
+
+// For the cell that is published next; kNone: the arena is full.
+uint64_t ShmSendLink::AllocateArena(uint64_t length) {
+  SyncArena();
+  const uint64_t position = arena_.Allocate(length);
+  if (position != ArenaWriter::kNone) return position;
+  writer_.Refresh();
+  SyncArena();
+  return arena_.Allocate(length);
+}
+
 // Nothing of its tag may be on this side any more that the receiver has not seen: it takes the
 // message for the first receive of the tag that it knows none for.
 bool ShmSendLink::SendEagerly(const Send& send) {
@@ -70,19 +100,7 @@ bool ShmSendLink::SendEagerly(const Send& send) {
   cell.number = eager_.next();
   cell.tag = send.key.tag;
   cell.check = send.key.check;
-  std::byte* const body = writer_.body();
-  if (send.bytes <= EagerCell::kInlineMax) {
-    cell.is_inline = 1;
-    std::memcpy(body, &cell, offsetof(EagerCell, bytes));
-    if (send.bytes > 0) std::memcpy(body + offsetof(EagerCell, bytes), send.data, send.bytes);
-  } else {
-    cell.position = AllocateArena(send.bytes);
-    if (cell.position == ArenaWriter::kNone) return false;
-    std::memcpy(wire_.segment.arena() + cell.position, send.data, send.bytes);
-    std::memcpy(body, &cell, offsetof(EagerCell, bytes) + sizeof cell.position);
-  }
-  OnCellPublished();
-  PublishCell(true);
+  if (!WriteCell(cell, send.data, send.bytes <= EagerCell::kInlineMax)) return false;
   RingIfAsleep();
   eager_.Sent(send.key.tag);
   counters_.Match(send.bytes);  // it waits for no receive
@@ -104,7 +122,7 @@ absl::Status ShmSendLink::OnCell(const std::byte* body) {
     case CellKind::kMatched: {
       MatchedCell cell;
       CopyOnce(&cell, body, sizeof cell);
-      return TakeMatched({cell.matched_below, cell.matched_bits});
+      return TakeMatched(cell.matched);
     }
     case CellKind::kDiffers: {
       DiffersCell cell;
@@ -131,7 +149,7 @@ void ShmSendLink::TakeDifference(const DiffersCell& cell) {
 }
 
 absl::Status ShmSendLink::TakeClearToSend(const ClearToSendCell& cell) {
-  WEFT_RETURN_IF_ERROR(TakeMatched({cell.matched_below, cell.matched_bits}));
+  WEFT_RETURN_IF_ERROR(TakeMatched(cell.matched));
   if (eager_.TakesClearToSend(cell.tag)) return absl::OkStatus();
   if (matcher_.waiting_a() >= wire_.receives_max) {
     return Violation(absl::StrCat("more than ", wire_.receives_max, " clear-to-sends"));
@@ -194,16 +212,6 @@ bool ShmSendLink::CanMove() {
       std::min(left, PieceBytes(next.send.bytes, wire_.segment.geometry().piece_bytes)));
 }
 
-// For the cell that is published next; kNone: the arena is full.
-uint64_t ShmSendLink::AllocateArena(uint64_t length) {
-  SyncArena();
-  const uint64_t position = arena_.Allocate(length);
-  if (position != ArenaWriter::kNone) return position;
-  writer_.Refresh();
-  SyncArena();
-  return arena_.Allocate(length);
-}
-
 // One cell of the pair in front; false when the ring or the arena is full.
 bool ShmSendLink::PushPiece() {
   Ready& pair = ready_.front();
@@ -220,20 +228,7 @@ bool ShmSendLink::PushPiece() {
   cell.total = send.bytes;
   uint64_t length = std::min(send.bytes - pair.offset, pair.piece);
   cell.length = static_cast<uint32_t>(length);
-  std::byte* body = writer_.body();
-  if (send.bytes <= DataCell::kInlineMax) {
-    cell.is_inline = 1;
-    std::memcpy(body, &cell, offsetof(DataCell, bytes));
-    if (length > 0) std::memcpy(body + offsetof(DataCell, bytes), send.data, length);
-  } else {
-    const uint64_t position = AllocateArena(length);
-    if (position == ArenaWriter::kNone) return false;
-    std::memcpy(wire_.segment.arena() + position, send.data + pair.offset, length);
-    cell.position = position;
-    std::memcpy(body, &cell, offsetof(DataCell, bytes) + sizeof cell.position);
-  }
-  OnCellPublished();
-  PublishCell(true);
+  if (!WriteCell(cell, send.data + pair.offset, send.bytes <= DataCell::kInlineMax)) return false;
   pair.offset += length;
   counters_.Transmit(length);
   // A large piece takes long to copy: whoever sleeps may start on the last one meanwhile.
@@ -320,16 +315,6 @@ bool ShmSendLink::Refuse(const Ready& pair) {
              : IsTooLong(pair.send.bytes, pair.clear.capacity),
        0);
   return true;
-}
-
-absl::Status ShmSendLink::CheckDiffers(uint64_t own, uint64_t receivers) const {
-  return absl::FailedPreconditionError(absl::StrCat(
-      Describe(), ": message check differs: this rank's is ", own, ", the receiver's ", receivers));
-}
-
-absl::Status ShmSendLink::IsTooLong(uint64_t bytes, uint64_t capacity) const {
-  return absl::OutOfRangeError(
-      absl::StrCat(Describe(), ": a message of ", bytes, " bytes for a receive of ", capacity));
 }
 
 void ShmSendLink::Done(const absl::Status& status, uint64_t bytes) {

@@ -188,7 +188,7 @@ absl::StatusOr<std::unique_ptr<SendComm>> BeginAttempt(const Scope& scope, int d
                                     std::move(connection), now, std::move(mismatch));
 }
 
-// Of a context that communicators share, threads of each of them keep and take attempts.
+// Communicators may share a context: their threads keep and take attempts at the same time.
 void KeepAttempt(Context& context, uint64_t attempt, std::unique_ptr<SendComm> comm,
                  absl::Time now) {
   std::lock_guard lock(context.mutex);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "net/eager.h"
+#include "tests/net/link_messages.h"
 #include "tests/net/shm_test_util.h"
 
 namespace weft::net {
@@ -17,34 +18,11 @@ namespace {
 using testing::HasSubstr;
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-constexpr size_t kBytes = 1000;
-
-// Sends and receives by number, each with memory of its own.
-struct Messages {
-  Messages(ShmPair& of, size_t count, size_t bytes = kBytes) : pair(of) {
-    for (size_t i = 0; i < count; ++i) {
-      from.push_back(RandomBytes(bytes, i + 1));
-      to.emplace_back(bytes);
-    }
-    sends = std::vector<Request>(count), receives = std::vector<Request>(count);
-  }
-  void Send(size_t i, MessageKey key = {1, 0}) {
-    ASSERT_EQ(pair.sender->PostSend(key, View(*pair.a.transport, from[i]), &sends[i]),
-              Posted::kAccepted);
-  }
-  void Receive(size_t i, MessageKey key = {1, 0}, size_t capacity = SIZE_MAX) {
-    const RegionView all = View(*pair.b.transport, to[i]);
-    ASSERT_EQ(pair.receiver->PostReceive(key, {all.Slice(0, std::min(capacity, all.size()))},
-                                         &receives[i]),
-              Posted::kAccepted);
-  }
-  bool Came(size_t i) {
-    return pair.Pump([&] { return sends[i].done() && receives[i].done(); }) &&
-           sends[i].status().ok() && receives[i].status().ok() && from[i] == to[i];
-  }
-  ShmPair& pair;
-  std::deque<std::vector<std::byte>> from, to;
-  std::vector<Request> sends, receives;
+struct Messages : LinkMessages {
+  Messages(ShmPair& pair, size_t count, size_t bytes = kBytes)
+      : LinkMessages({*pair.a.transport, *pair.sender, *pair.b.transport, *pair.receiver,
+                      [&pair](const auto& condition) { return pair.Pump(condition); }},
+                     count, bytes) {}
 };
 
 void Turn(ShmNode& node, int turns = 50) {
@@ -89,46 +67,34 @@ TEST(ShmEager, ALongerOneWaitsAndSoDoSmallOnesOfItsTagBehindIt) {
   EXPECT_TRUE(large.Came(0) && small.Came(0) && small.Came(1));
 }
 
-TEST(ShmEager, OneThatIsToWaitForItsReceiveDoes) {
-  ShmPair pair;
+// A message that may not go ahead is done once its receive is posted.
+void ExpectToWait(ShmPair& pair, bool waits) {
   MakeReady(pair);
   Messages messages(pair, 1);
-  SendSource source(View(*pair.a.transport, messages.from[0]));
-  source.waits = true;
-  ASSERT_EQ(pair.sender->PostSend({1, 0}, source, &messages.sends[0]), Posted::kAccepted);
+  SendSource source(messages.view_of_send(0));
+  source.waits = waits;
+  messages.Send(0, {1, 0}, source);
   Turn(pair.a);
   EXPECT_FALSE(messages.sends[0].done());
   messages.Receive(0);
   EXPECT_TRUE(messages.Came(0));
 }
 
+TEST(ShmEager, OneThatIsToWaitForItsReceiveDoes) {
+  ShmPair pair;
+  ExpectToWait(pair, /*waits=*/true);
+}
+
 TEST(ShmEager, TheSettingEndsThem) {
   ShmPair pair(Settings{{"shm.eager_max", "0"}});
-  MakeReady(pair);
-  Messages messages(pair, 1);
-  messages.Send(0);
-  Turn(pair.a);
-  EXPECT_FALSE(messages.sends[0].done());
-  messages.Receive(0);
-  EXPECT_TRUE(messages.Came(0));
+  ExpectToWait(pair, /*waits=*/false);
 }
 
 TEST(ShmEager, MessagesWithoutReceivesWaitAndNoMoreThanAWindowOfThem) {
   ShmPair pair;
   MakeReady(pair);
   Messages messages(pair, 100);
-  for (size_t i = 0; i < 100; ++i) messages.Send(i, {i, 0});
-  Turn(pair.a), Turn(pair.b), Turn(pair.a);
-  size_t done = 0;
-  for (const Request& send : messages.sends) done += send.done() ? 1 : 0;
-  EXPECT_EQ(done, EagerRecord::kWindow);
-  // The last is not held up by those before it.
-  messages.Receive(99, {99, 0});
-  ASSERT_TRUE(messages.Came(99));
-  for (size_t i = 0; i < 99; ++i) {
-    messages.Receive(i, {i, 0});
-    ASSERT_TRUE(messages.Came(i)) << i;
-  }
+  ExpectAWindowOfMessagesWaits(messages, [&] { Turn(pair.a), Turn(pair.b), Turn(pair.a); });
 }
 
 // A receiver that is late with every receive gives the credit back all the same.
@@ -154,7 +120,7 @@ TEST(ShmEager, AReceiveThatDoesNotFitFailsAndTheSenderIsTold) {
   messages.Send(1, {2, 7});
   Turn(pair.b);
   messages.Receive(0, {1, 8});
-  messages.Receive(1, {2, 7}, kBytes - 1);
+  messages.Receive(1, {2, 7}, Messages::kBytes - 1);
   messages.Receive(2, {3, 8});  // posted first
   messages.Send(2, {3, 7});
   ASSERT_TRUE(pair.Pump([&] {

@@ -413,7 +413,7 @@ TEST(ShmSender, SurvivesNonsenseFromTheReceiver) {
   {
     ScriptedReceiver peer(10);
     shm::MatchedCell matched;
-    matched.matched_below = 1;  // of none that were sent
+    matched.matched.base = 1;  // of none that were sent
     peer.Write(matched);
     peer.ExpectBroken();
   }

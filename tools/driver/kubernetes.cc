@@ -19,6 +19,7 @@
 #include "base/file_descriptor.h"
 #include "base/first_line.h"
 #include "base/status.h"
+#include "base/temporary_path.h"
 
 namespace weft::driver {
 namespace {
@@ -33,9 +34,7 @@ bool IsName(const std::string& name) {
 
 // A header in a file that nobody else reads; on a command line everybody would.
 absl::StatusOr<std::string> HeaderFile(const std::string& token) {
-  std::error_code error;
-  std::string path = (std::filesystem::temp_directory_path(error) / "weft-token-XXXXXX").string();
-  if (error) return ErrnoStatus(error.value(), "find the folder for temporary files (TMPDIR)");
+  WEFT_ASSIGN_OR_RETURN(std::string path, TemporaryPath("weft-token"));
   FileDescriptor file(mkostemp(path.data(), O_CLOEXEC));  // mode 0600
   if (!file) return ErrnoStatus(errno, absl::StrCat("make ", path));
   const std::string text = absl::StrCat("Authorization: Bearer ", token, "\n");

@@ -68,8 +68,7 @@ void AddDuration(CLI::App& command, const std::string& name, absl::Duration* val
       .add_option_function<std::string>(
           name,
           [name, value](const std::string& text) {
-            if (!absl::ParseDuration(text, value) || *value <= absl::ZeroDuration() ||
-                *value == absl::InfiniteDuration()) {
+            if (!ParseFinite(text, value) || *value == absl::ZeroDuration()) {
               throw CLI::ValidationError(absl::StrCat(name, " ", text, " is no duration above 0"));
             }
           },

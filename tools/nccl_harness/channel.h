@@ -15,8 +15,8 @@ namespace weft::harness {
 
 class Channel {
  public:
-  // Of one message. Both ranks may send one before either receives, so that it fits into the buffer
-  // that a socket has by default.
+  // The longest message. Both ranks may send one before either receives, so that a message fits
+  // into the buffer that a socket has by default.
   static constexpr size_t kMessageBytesMax = 64 << 10;
 
   Channel() = default;

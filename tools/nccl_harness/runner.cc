@@ -192,10 +192,11 @@ class ScenarioRun {
     return absl::OkStatus();
   }
 
-  // Of both ranks.
+  // Steps begun and requests completed by both ranks so far.
   uint64_t Moves() const { return pages_[0].moves + pages_[1].moves; }
 
-  // Without a move; in the death of a peer nothing moves until it is reported.
+  // The longest time that ranks may take without a move. Where a peer dies, nothing moves until its
+  // death is reported.
   absl::Duration Patience() const {
     return kHangFactor * options_.timeout +
            (scenario_ == Scenario::kDeath ? options_.death_limit : absl::ZeroDuration());

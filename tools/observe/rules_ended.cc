@@ -48,7 +48,7 @@ std::vector<Finding> FindMissing(const JobView& view, const Stillness& still,
   for (const auto& [number, rank] : view.ranks) {
     if (rank.process.host != host) return {};  // the others may be where nobody looked
   }
-  // Of two or more that are missing it is not known which was the first.
+  // Where two or more ranks are missing, it is not known which ended first.
   for (int rank = 0; rank < view.world_size && finding.culprits.size() < 2; ++rank) {
     if (view.ranks.count(rank) == 0) finding.culprits.push_back(rank);
   }

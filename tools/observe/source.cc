@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/first_line.h"
 #include "base/status.h"
+#include "base/temporary_path.h"
 #include "tools/command_line.h"
 
 namespace weft::observe {
@@ -51,9 +52,7 @@ absl::Status Source::ConnectAgents() {
   for (const std::string& agent : agents_) {
     WEFT_ASSIGN_OR_RETURN(addresses.emplace_back(), ParseHttpAddress(agent));
   }
-  std::error_code error;
-  std::string name = (std::filesystem::temp_directory_path(error) / "weft-rings-XXXXXX").string();
-  if (error) return ErrnoStatus(error.value(), "find the folder for temporary files (TMPDIR)");
+  WEFT_ASSIGN_OR_RETURN(std::string name, TemporaryPath("weft-rings"));
   if (mkdtemp(name.data()) == nullptr) {
     return ErrnoStatus(errno, absl::StrCat("make the temporary folder ", name));
   }

@@ -54,8 +54,7 @@ absl::Status VerifyCommand::Run(int& exit_status) const {
   topology::VerifyOptions options;
   options.flows = flows_;
   options.missed_max = missed_;
-  if (!absl::ParseDuration(limit_, &options.limit) || options.limit <= absl::ZeroDuration() ||
-      options.limit == absl::InfiniteDuration()) {
+  if (!ParseFinite(limit_, &options.limit) || options.limit == absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--limit ", limit_, " is no duration; right are 1s and 10s"));
   }

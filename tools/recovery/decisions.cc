@@ -414,10 +414,9 @@ class Decision {
     return host.blamed != absl::UnixEpoch() && event_.now - host.blamed < kBlameLasts;
   }
 
-  // Whose device it is where a rank on host `name` says that it is that host's. A device that
-  // fails on one host looks like one that fails on those that it talks to, so that it is the host
-  // that the job's diagnosis blames: one that is evicted by now, too, and then nobody else is
-  // suspected.
+  // The host to suspect where a rank on host `name` reports a device error of that host. A host
+  // whose peer has a broken device may report an error as well, so that the host goes before that
+  // the job's diagnosis blames. A blamed host may be evicted by now; then no host is suspected.
   std::string HostAtFault(const std::string& name) {
     const HostState* own = Find(name);
     if (own != nullptr && IsBlamed(*own)) return name;

@@ -65,7 +65,8 @@ FindingJudge::News FindingJudge::Look(const std::vector<observe::Finding>& findi
     const std::optional<Blame> blame = BlameOf(finding.fault);
     news.lines.push_back(line);
     if (!blame.has_value() || finding.culprits.empty()) continue;
-    // Of others it is not known who of them it is. A host is blamed by what was counted there.
+    // Where a finding names several ranks, any of them may be the culprit; but a finding about
+    // hosts is made of errors that were counted on each.
     const bool is_certain =
         finding.culprits.size() == 1 || finding.each_is_culprit || blame == Blame::kHost;
     if (is_certain) news.diagnosed.push_back({finding.culprits, *blame, line});

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/units.h"
+#include "tools/command_line.h"
 
 namespace weft::topo {
 
@@ -22,16 +23,14 @@ inline std::string CheckBytes(const std::string& text) {
 // 0 or more.
 inline std::string CheckDelay(const std::string& text) {
   absl::Duration delay;
-  const bool good = absl::ParseDuration(text, &delay) && delay >= absl::ZeroDuration() &&
-                    delay < absl::InfiniteDuration();
-  return good ? "" : absl::StrCat(text, " is no time; right are 500ns and 1us");
+  return ParseFinite(text, &delay) ? ""
+                                   : absl::StrCat(text, " is no time; right are 500ns and 1us");
 }
 
 // Above 0.
 inline std::string CheckLimit(const std::string& text) {
   absl::Duration limit;
-  const bool good = absl::ParseDuration(text, &limit) && limit > absl::ZeroDuration() &&
-                    limit < absl::InfiniteDuration();
+  const bool good = ParseFinite(text, &limit) && limit > absl::ZeroDuration();
   return good ? "" : absl::StrCat(text, " is no time above 0; right are 50ms, 30s and 2m");
 }
 

@@ -78,7 +78,8 @@ class Maker {
     for (const auto& [source, sources] : examples_) {
       for (const auto& [target, targets] : examples_) {
         if (source == target) continue;
-        // Of different hosts, if there are any: those of two rails are the same two hosts'.
+        // The two ends are NICs of different hosts, if there are any: the examples of two rails may
+        // be NICs of the same hosts.
         Endpoint from = sources.front(), to = targets.front();
         if (from.host == to.host) to = targets.back();
         if (from.host == to.host) from = sources.back();

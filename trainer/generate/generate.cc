@@ -168,39 +168,42 @@ class Writer {
     return all.last(std::min(all.size(), static_cast<size_t>(most)));
   }
 
-  absl::Status Read(const std::vector<Beginning>& beginnings, size_t tokens) {
-    const int64_t start = SystemClock::Nanoseconds();
-    const absl::Span<const float> logits = decoder_->Prefill(beginnings);
-    const size_t vocabulary = logits.size() / beginnings.size();
+  // `rows`: what the decoder was given, each with its text's sequence; logits of each follow one
+  // another.
+  template <typename Row>
+  std::vector<int32_t> DrawAll(const std::vector<Row>& rows, absl::Span<const float> logits) {
+    const size_t vocabulary = logits.size() / rows.size();
     std::vector<int32_t> drawn;
-    for (size_t row = 0; row < beginnings.size(); ++row) {
-      drawn.push_back(DrawFor(*slots_[static_cast<size_t>(beginnings[row].sequence)],
+    for (size_t row = 0; row < rows.size(); ++row) {
+      drawn.push_back(DrawFor(*slots_[static_cast<size_t>(rows[row].sequence)],
                               logits.subspan(row * vocabulary, vocabulary)));
     }
-    result_.speed.prefill_seconds += SecondsSince(start);
-    result_.speed.prefill_tokens += static_cast<int64_t>(tokens);
-    for (size_t row = 0; row < beginnings.size(); ++row) {
-      WEFT_RETURN_IF_ERROR(Add(static_cast<size_t>(beginnings[row].sequence), drawn[row]));
+    return drawn;
+  }
+
+  template <typename Row>
+  absl::Status AddAll(const std::vector<Row>& rows, const std::vector<int32_t>& drawn) {
+    for (size_t row = 0; row < rows.size(); ++row) {
+      WEFT_RETURN_IF_ERROR(Add(static_cast<size_t>(rows[row].sequence), drawn[row]));
     }
     return absl::OkStatus();
   }
 
+  absl::Status Read(const std::vector<Beginning>& beginnings, size_t tokens) {
+    const int64_t start = SystemClock::Nanoseconds();
+    const std::vector<int32_t> drawn = DrawAll(beginnings, decoder_->Prefill(beginnings));
+    result_.speed.prefill_seconds += SecondsSince(start);
+    result_.speed.prefill_tokens += static_cast<int64_t>(tokens);
+    return AddAll(beginnings, drawn);
+  }
+
   absl::Status Step(const std::vector<NextToken>& next) {
     const int64_t start = SystemClock::Nanoseconds();
-    const absl::Span<const float> logits = decoder_->Step(next);
-    const size_t vocabulary = logits.size() / next.size();
-    std::vector<int32_t> drawn;
-    for (size_t row = 0; row < next.size(); ++row) {
-      drawn.push_back(DrawFor(*slots_[static_cast<size_t>(next[row].sequence)],
-                              logits.subspan(row * vocabulary, vocabulary)));
-    }
+    const std::vector<int32_t> drawn = DrawAll(next, decoder_->Step(next));
     result_.speed.decode_seconds += SecondsSince(start);
     result_.speed.decode_tokens += static_cast<int64_t>(next.size());
     ++result_.speed.decode_steps;
-    for (size_t row = 0; row < next.size(); ++row) {
-      WEFT_RETURN_IF_ERROR(Add(static_cast<size_t>(next[row].sequence), drawn[row]));
-    }
-    return absl::OkStatus();
+    return AddAll(next, drawn);
   }
 
   // A model may have more rows than the tokenizer has tokens; those stand for no text.

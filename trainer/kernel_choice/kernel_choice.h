@@ -32,8 +32,8 @@ std::string TrialFile(TrialOf what, const TrainConfig& config, const StepPlan& p
 struct KernelChoice {
   GemmLibraries libraries;       // of products
   AttentionLibraries attention;  // of attention
-  // Of the one of them that was asked for, as a checkpoint keeps it: on a device other than the CPU
-  // what it kept before, which is the CPU's.
+  // Text of `libraries` or `attention`, whichever the trial was of, for a checkpoint to keep. On a
+  // device other than the CPU: the text that the checkpoint had before, which the CPU's run wrote.
   std::string text;
   // "weft (of one rank, GFLOP/s: weft 251, aten 118, registers 278)"; the rates are those of all
   // products of a step together.

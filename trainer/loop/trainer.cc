@@ -357,7 +357,7 @@ class Run {
         return true;
       }
     }
-    // Of a run without steps the model is what it began with.
+    // A run without steps exports the model that it began with, from a checkpoint.
     if (config_.steps == 0 && !resumed_) WEFT_RETURN_IF_ERROR(Save());
     return false;
   }

@@ -164,7 +164,7 @@ TEST(Backend, LazyConjugatesAndNegativesAreMovedAsTheNumbersThatTheyAre) {
     Tensors negative{at::_neg_view(at::ones({2}))};
     backend.allreduce(negative, {})->wait();
     ExpectEqual(negative[0].resolve_neg(), at::full({2}, -2.0F));
-    // Of one block.
+    // Outputs that lie one behind the other in memory.
     std::vector<Tensors> lists{conjugate.split_with_sizes({1, 1})};
     Tensors own{numbers(3, 5).narrow(0, 0, 1)};
     backend.allgather(lists, own, {})->wait();

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
+#include "tests/net/link_messages.h"
 #include "tests/net/verbs/world.h"
 
 namespace weft::net {
@@ -169,8 +170,6 @@ TEST(EagerMatching, WhatCannotBeIsNotBelieved) {
 
 // ---- On a link
 
-constexpr size_t kBytes = 1000;
-
 // Until both sides know what the other wants.
 bool Ready(World& world) {
   if (!world.Connect()) return false;
@@ -178,39 +177,18 @@ bool Ready(World& world) {
   return true;
 }
 
-// Messages of a link, each with memory of its own.
-class Messages {
- public:
+struct Messages : LinkMessages {
   Messages(World& world, size_t count, size_t bytes = kBytes)
-      : world_(world), from_(count), to_(count), sends(count), receives(count) {
-    for (size_t i = 0; i < count; ++i) {
-      from_[i].assign(bytes, static_cast<uint8_t>(i + 1));
-      to_[i].assign(bytes, 0xEE);
-      to_regions_.push_back(*world.b->transport().Register(to_[i].data(), bytes));
-      from_regions_.push_back(*world.a->transport().Register(from_[i].data(), bytes));
-    }
-  }
+      : LinkMessages(
+            {world.a->transport(), *world.a->out, world.b->transport(), *world.b->accepted,
+             [&world](const auto& condition) { return world.Until(condition, absl::Seconds(5)); }},
+            count, bytes),
+        world_(world) {}
   // The requests live longer than the links.
   ~Messages() { world_.a->out.reset(), world_.b->accepted.reset(); }
-  void Send(size_t i, MessageKey key = {1, 0}) {
-    ASSERT_EQ(world_.a->out->PostSend(key, from_regions_[i].view(), &sends[i]), Posted::kAccepted);
-  }
-  void Receive(size_t i, MessageKey key = {1, 0}, size_t most = kBytes) {
-    const RegionView view = to_regions_[i].view().Slice(0, std::min(most, to_[i].size()));
-    ASSERT_EQ(world_.b->accepted->PostReceive(key, {view}, &receives[i]), Posted::kAccepted);
-  }
-  bool Came(size_t i) {
-    return world_.Until([&] { return receives[i].done(); }, absl::Seconds(5)) &&
-           receives[i].status().ok() && to_[i] == from_[i];
-  }
 
  private:
   World& world_;
-  std::deque<std::vector<uint8_t>> from_, to_;
-  std::deque<Region> from_regions_, to_regions_;
-
- public:
-  std::deque<Request> sends, receives;
 };
 
 struct Count {
@@ -259,18 +237,8 @@ TEST(Eager, MessagesWithoutReceivesWaitAndNoMoreThanAWindowOfThem) {
   World world(QuickWorld());
   ASSERT_TRUE(Ready(world));
   Messages messages(world, 100);
-  for (size_t i = 0; i < 100; ++i) messages.Send(i, {i, 0});
-  world.Until([] { return false; }, absl::Seconds(1));
-  size_t done = 0;
-  for (const Request& send : messages.sends) done += send.done() ? 1 : 0;
-  EXPECT_EQ(done, EagerRecord::kWindow);
-  // The last is not held up by those before it.
-  messages.Receive(99, {99, 0});
-  ASSERT_TRUE(messages.Came(99));
-  for (size_t i = 0; i < 99; ++i) {
-    messages.Receive(i, {i, 0});
-    ASSERT_TRUE(messages.Came(i)) << i;
-  }
+  ExpectAWindowOfMessagesWaits(messages,
+                               [&] { world.Until([] { return false; }, absl::Seconds(1)); });
 }
 
 TEST(Eager, TheSettingEndsThem) {
@@ -294,7 +262,7 @@ TEST(Eager, AReceiveThatDoesNotFitFailsAndTheSenderIsTold) {
   messages.Send(1, {2, 7});
   ASSERT_TRUE(world.Until([&] { return messages.sends[0].done() && messages.sends[1].done(); }));
   messages.Receive(0, {1, 8});
-  messages.Receive(1, {2, 7}, kBytes - 1);
+  messages.Receive(1, {2, 7}, Messages::kBytes - 1);
   ASSERT_TRUE(world.Until([&] { return world.a->mismatches.size() == 2; }, absl::Seconds(5)));
   EXPECT_EQ(messages.receives[0].status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(messages.receives[1].status().code(), absl::StatusCode::kOutOfRange);

@@ -217,27 +217,18 @@ TEST(WeftBw, RefusesAlgorithmsThatTheOperationLacksAndComparisonsOfNothing) {
       {"--ranks 2 -b 64K --compare --set collective.algorithm_by_kind=all_reduce=ring",
        "leaves it none"},
       {"--ranks 2 -b 64K --compare --op sendrecv", "sendrecv has none"}};
-  for (const auto& [arguments, text] : wrongs) {
-    const Outcome outcome = BandwidthProgram(arguments);
-    EXPECT_EQ(outcome.status, 2) << arguments;
-    EXPECT_THAT(outcome.output, HasSubstr(text)) << arguments;
-  }
+  for (const auto& [arguments, text] : wrongs) ExpectWrongUsage(BandwidthProgram(arguments), text);
   // One that some of several have forces these.
   EXPECT_EQ(BandwidthProgram("--ranks 2 --op all --algorithm bruck -b 1K -n 1").status, 0);
 }
 
 TEST(WeftBw, WrongUsageSaysWhatWouldBeRight) {
-  Outcome outcome = BandwidthProgram("--op all_redcue");
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_THAT(outcome.output, HasSubstr("nearest: all_reduce"));
-  EXPECT_EQ(BandwidthProgram("--set tcp.socket=2").status, 2);
-  EXPECT_EQ(BandwidthProgram("--no-such-option").status, 2);
-  outcome = BandwidthProgram("--show-schedule --json");
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_THAT(outcome.output, HasSubstr("it has no --json"));
-  outcome = BandwidthProgram("--ranks 2 --op broadcast -r 2 -b 1K");
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_THAT(outcome.output, HasSubstr("--root 2 is not one of 2 ranks"));
+  ExpectWrongUsage(BandwidthProgram("--op all_redcue"), "nearest: all_reduce");
+  ExpectWrongUsage(BandwidthProgram("--set tcp.socket=2"), "");
+  ExpectWrongUsage(BandwidthProgram("--no-such-option"), "");
+  ExpectWrongUsage(BandwidthProgram("--show-schedule --json"), "it has no --json");
+  ExpectWrongUsage(BandwidthProgram("--ranks 2 --op broadcast -r 2 -b 1K"),
+                   "--root 2 is not one of 2 ranks");
   Outcome help = BandwidthProgram("--help");
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.output, HasSubstr("nccl-tests"));

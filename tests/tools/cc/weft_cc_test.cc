@@ -104,20 +104,15 @@ TEST(WeftCcTest, TunesForAPlansFabricAndTrafficIntoThePlan) {
 }
 
 TEST(WeftCcTest, WrongUsageIsOneClearLineAndStatusTwo) {
-  Outcome outcome = RunProgram("weft-cc compare --scenario permutation --cc cubic");
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_THAT(outcome.output, HasSubstr("weft-cc: no controller 'cubic'; there are fixed, dcqcn"));
+  ExpectWrongUsage(RunProgram("weft-cc compare --scenario permutation --cc cubic"),
+                   "weft-cc: no controller 'cubic'; there are fixed, dcqcn");
   // Before anything is run for the words that are right.
-  outcome = RunProgram("weft-cc compare --cc swift swift:speed=1");
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_THAT(outcome.output, HasSubstr("swift has no parameter 'speed'"));
-  outcome = RunProgram("weft-cc tune --queue-weight nan");
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_THAT(outcome.output, HasSubstr("'nan' is no number from 0 to 1"));
-  outcome = RunProgram("weft-cc compare --scenario nowhere");
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_THAT(outcome.output, HasSubstr("no scenario 'nowhere'; there are permutation"));
-  EXPECT_EQ(RunProgram("weft-cc figures --only nothing").status, 2);
+  ExpectWrongUsage(RunProgram("weft-cc compare --cc swift swift:speed=1"),
+                   "swift has no parameter 'speed'");
+  ExpectWrongUsage(RunProgram("weft-cc tune --queue-weight nan"), "'nan' is no number from 0 to 1");
+  ExpectWrongUsage(RunProgram("weft-cc compare --scenario nowhere"),
+                   "no scenario 'nowhere'; there are permutation");
+  ExpectWrongUsage(RunProgram("weft-cc figures --only nothing"), "");
 }
 
 const char kSim[] =

@@ -138,12 +138,9 @@ TEST(WeftDoctor, NicsAreShownAndChangedOnlyWhenAsked) {
   outcome = RunProgram(nics + " --apply");
   EXPECT_THAT(outcome.output, HasSubstr("2 settings changed"));
   EXPECT_EQ(json::parse(RunProgram(nics + " --json -").output)["differ"], 0);
-  outcome = RunProgram("weft-doctor nics --dcqcn swift");
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_THAT(outcome.output, HasSubstr("NICs run dcqcn, not swift"));
-  outcome = RunProgram("weft-doctor nics --dcqcn nosuch.txt");
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_THAT(outcome.output, HasSubstr("--dcqcn nosuch.txt, which is no file: no controller"));
+  ExpectWrongUsage(RunProgram("weft-doctor nics --dcqcn swift"), "NICs run dcqcn, not swift");
+  ExpectWrongUsage(RunProgram("weft-doctor nics --dcqcn nosuch.txt"),
+                   "--dcqcn nosuch.txt, which is no file: no controller");
   for (const std::string& file : {std::string("/dev/zero"), root.path()}) {
     outcome = RunProgram("weft-doctor nics --dcqcn " + file);
     EXPECT_EQ(outcome.status, 1) << outcome.output;

@@ -381,7 +381,7 @@ TEST_F(DriverTest, ADriverThatWasStoppedForLongTakesNobodyForLost) {
   EXPECT_EQ(driver_->job().nodes[0].host, "c");
 }
 
-// Whoever may have joined meanwhile has been heard of by nobody yet.
+// Hosts may have joined while no driver was there to hear of them.
 TEST_F(DriverTest, ADriverThatWasAwayForLongStopsNoJobForWantOfAHostAtOnce) {
   Add("a");
   Add("b");

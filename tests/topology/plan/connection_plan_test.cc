@@ -45,7 +45,9 @@ spare leaf1 leaf0 0.2 leaf1:2/4
 const IpAddress kH0 = *IpAddress::Parse("10.1.0.1"), kH1 = *IpAddress::Parse("10.1.0.2"),
                 kH2 = *IpAddress::Parse("10.1.1.1");
 
-ConnectionPlan MakePlan() { return ConnectionPlan(*ParseConnectionPlan(kPlan, "plan"), "plan"); }
+ConnectionPlan MakePlan(const std::string& text = kPlan) {
+  return ConnectionPlan(*ParseConnectionPlan(text, "plan"), "plan");
+}
 
 std::vector<std::string> Names(const std::vector<PathWay>& ways) {
   std::vector<std::string> names;
@@ -123,7 +125,7 @@ spare leaf0 leaf1 0.1 leaf0:3/4
 )";
 
 TEST(ConnectionPlan, NoWayThatFailedIsTakenWhileAnotherIsLeft) {
-  ConnectionPlan plan(*ParseConnectionPlan(kFourWays, "plan"), "plan");
+  ConnectionPlan plan = MakePlan(kFourWays);
   const PathEnds ends{kH0, kH2, 0, 1};
   const absl::Time now = absl::UnixEpoch();
   PathWay way = plan.Take(ends, 1)->front();
@@ -155,7 +157,7 @@ spare leaf0 leaf1 0.1 leaf0:0/3
 spare leaf0 leaf1 0.1 leaf0:1/3
 spare leaf0 leaf1 0.2 leaf0:2/3
 )";
-  ConnectionPlan plan(*ParseConnectionPlan(kWays, "plan"), "plan");
+  ConnectionPlan plan = MakePlan(kWays);
   const PathEnds ends{*IpAddress::Parse("10.1.0.1"), *IpAddress::Parse("10.1.1.1")};
   const std::vector<PathWay> ways = *plan.Answer(ends, 2);
   ASSERT_EQ(ways.size(), 2u);
@@ -169,7 +171,7 @@ spare leaf0 leaf1 0.2 leaf0:2/3
 }
 
 TEST(ConnectionPlan, FailuresAreForgottenAndBounded) {
-  ConnectionPlan plan(*ParseConnectionPlan(kFourWays, "plan"), "plan");
+  ConnectionPlan plan = MakePlan(kFourWays);
   const PathEnds ends{kH0, kH2, 0, 1};
   for (uint32_t i = 0; i < 1000; ++i) {
     ASSERT_TRUE(plan.Instead(ends, {.choices = {{"leaf0", i, 1000}}}, absl::UnixEpoch()).ok());
@@ -232,7 +234,7 @@ TEST(ConnectionPlan, WhileASwitchCarriesNothingAllFlowsHaveTheWaysThatWerePlanne
 }
 
 TEST(ConnectionPlan, WhereASwitchHasLeftANextHopChoicesAreThoseThatAreLeft) {
-  ConnectionPlan plan(*ParseConnectionPlan(kDetours, "plan"), "plan");
+  ConnectionPlan plan = MakePlan(kDetours);
   const PathWay first = plan.text().flows[0].way, second = plan.text().flows[1].way;
   plan.Leaves("leaf0", "spine0", true);
   EXPECT_EQ(plan.Now(first).ToString(), "leaf0:1/2");  // spine2 of spine1 and spine2
@@ -250,7 +252,7 @@ TEST(ConnectionPlan, WhereASwitchHasLeftANextHopChoicesAreThoseThatAreLeft) {
 }
 
 TEST(ConnectionPlan, WhereTwoSwitchesAreLostFlowsAreDealtOutOverTheRest) {
-  ConnectionPlan plan(*ParseConnectionPlan(kDetours, "plan"), "plan");
+  ConnectionPlan plan = MakePlan(kDetours);
   for (const char* leaf : {"leaf0", "leaf1"}) {
     for (const char* spine : {"spine0", "spine2"}) plan.Leaves(leaf, spine, true);
   }
@@ -261,7 +263,7 @@ TEST(ConnectionPlan, WhereTwoSwitchesAreLostFlowsAreDealtOutOverTheRest) {
 
 // Another line of the plan has three members at the same switch, which mean other next hops.
 TEST(ConnectionPlan, WhereASwitchHasLeftTwoNextHopsChoicesAreThoseOfTheHashOverTheRest) {
-  ConnectionPlan plan(*ParseConnectionPlan(R"(weft-paths 1
+  ConnectionPlan plan = MakePlan(R"(weft-paths 1
 ranks 2
 host h0 10.1.0.1 leaf0
 host h1 10.1.1.1 leaf1
@@ -272,9 +274,7 @@ spare leaf0 leaf1 0.2 leaf0:1/4>spine1
 spare leaf0 leaf1 0.3 leaf0:2/4>spine2
 spare leaf0 leaf1 0.4 leaf0:3/4>spine3
 spare leaf0 leaf2 0.1 leaf0:2/3>spine2
-)",
-                                           "plan"),
-                      "plan");
+)");
   const IpAddress target = *IpAddress::Parse("10.1.1.1");
   for (const char* spine : {"spine0", "spine2"}) plan.Leaves("leaf0", spine, true);
   const PathWay now = plan.Now(plan.text().flows[0].way);
@@ -289,7 +289,7 @@ spare leaf0 leaf2 0.1 leaf0:2/3>spine2
 }
 
 TEST(ConnectionPlan, ANextHopThatIsLeftTakesAllItsCablesWithIt) {
-  ConnectionPlan plan(*ParseConnectionPlan(R"(weft-paths 1
+  ConnectionPlan plan = MakePlan(R"(weft-paths 1
 ranks 2
 host h0 10.1.0.1 leaf0
 host h1 10.1.1.1 leaf1
@@ -299,9 +299,7 @@ spare leaf0 leaf1 0.1 leaf0:0/4>spine0
 spare leaf0 leaf1 0.2 leaf0:1/4>spine0
 spare leaf0 leaf1 0.3 leaf0:2/4>spine1
 spare leaf0 leaf1 0.4 leaf0:3/4>spine1
-)",
-                                           "plan"),
-                      "plan");
+)");
   plan.Leaves("leaf0", "spine0", true);
   EXPECT_EQ(plan.Now(plan.text().flows[0].way).ToString(), "leaf0:0/2");
   EXPECT_EQ(Names(*plan.Spares({kH0, *IpAddress::Parse("10.1.1.1")})),
@@ -310,7 +308,7 @@ spare leaf0 leaf1 0.4 leaf0:3/4>spine1
 
 // leaf1 is reached over spines 0 to 2, leaf2 over spines 1 to 3.
 TEST(ConnectionPlan, NextHopsAreThoseTowardsTheTarget) {
-  ConnectionPlan plan(*ParseConnectionPlan(R"(weft-paths 1
+  ConnectionPlan plan = MakePlan(R"(weft-paths 1
 ranks 3
 host h0 10.1.0.1 leaf0
 host h1 10.1.1.1 leaf1
@@ -322,9 +320,7 @@ spare leaf0 leaf1 0.1 leaf0:0/3>spine0
 spare leaf0 leaf1 0.2 leaf0:1/3>spine1
 spare leaf0 leaf2 0.1 leaf0:0/3>spine1
 spare leaf0 leaf2 0.2 leaf0:1/3>spine2
-)",
-                                           "plan"),
-                      "plan");
+)");
   const std::vector<ConnectionPlanFlow>& flows = plan.text().flows;
   plan.Leaves("leaf0", "spine0", true);
   EXPECT_EQ(plan.Now(flows[0].way).ToString(), "leaf0:1/2");
@@ -336,7 +332,7 @@ spare leaf0 leaf2 0.2 leaf0:1/3>spine2
 }
 
 TEST(ConnectionPlan, SparesComeBestFirstAndFailedOnesLast) {
-  ConnectionPlan plan(*ParseConnectionPlan(kFourWays, "plan"), "plan");
+  ConnectionPlan plan = MakePlan(kFourWays);
   ASSERT_TRUE(plan.Instead({kH0, kH2}, {.choices = {{"leaf0", 2, 4}}}, absl::UnixEpoch()).ok());
   const std::vector<PathWay> spares = *plan.Spares({kH0, kH2});
   EXPECT_THAT(spares, SizeIs(4));
@@ -346,16 +342,14 @@ TEST(ConnectionPlan, SparesComeBestFirstAndFailedOnesLast) {
 }
 
 TEST(ConnectionPlan, SparesPassNoSwitchThatCarriesNothingAndAreNumberedByWhatIsLeft) {
-  ConnectionPlan plan(*ParseConnectionPlan(R"(weft-paths 1
+  ConnectionPlan plan = MakePlan(R"(weft-paths 1
 host h0 10.1.0.1 leaf0
 host h2 10.1.1.1 leaf1
 hash leaf0 linux:seed=1000
 spare leaf0 leaf1 0.1 leaf0:0/3>spine0
 spare leaf0 leaf1 0.2 leaf0:1/3>spine1
 spare leaf0 leaf1 0.3 leaf0:2/3>spine2
-)",
-                                           "plan"),
-                      "plan");
+)");
   ASSERT_TRUE(plan.Hear("dropping spine1 leaf0 leaf1 1\ndropping spine1 leaf2 leaf3 2\n").ok());
   EXPECT_EQ(Names(*plan.Spares({kH0, kH2})), (std::vector<std::string>{"leaf0:0/3", "leaf0:2/3"}));
   plan.Leaves("leaf0", "spine1", true);
@@ -363,7 +357,7 @@ spare leaf0 leaf1 0.3 leaf0:2/3>spine2
 }
 
 TEST(ConnectionPlan, AQueuePairLeavesWaysInTurn) {
-  ConnectionPlan plan(*ParseConnectionPlan(kFourWays, "plan"), "plan");
+  ConnectionPlan plan = MakePlan(kFourWays);
   std::vector<PathWay> left{{.choices = {{"leaf0", 0, 4}}}};
   std::set<std::string> taken;
   for (int i = 0; i < 3; ++i) {
