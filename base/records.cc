@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/file_room.h"
 #include "base/first_line.h"
 #include "base/host_name.h"
 #include "base/log.h"
@@ -234,9 +235,7 @@ absl::StatusOr<std::unique_ptr<Records>> Records::Open(const RecordOptions& opti
   unlink(path.c_str());  // of an earlier process of this number
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return ErrnoStatus(errno, doing);
-  // Nothing is stored until it is written to; a full file system would be a SIGBUS then, so the
-  // header and the ring are allocated now.
-  const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  const int error = TakeRoom(fd, bytes);
   void* const memory =
       error != 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   const int map_error = errno;

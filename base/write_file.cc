@@ -35,12 +35,24 @@ int WriteInPlace(const std::string& path, absl::string_view text) {
   return file < 0 ? errno : WriteAndClose(file, text);
 }
 
+// A file beside `path` that no other writer of it has, be it another thread or, where hosts share
+// the folder, a process of the same number. -1: errno says why there is none.
+int CreateDraft(const std::string& path, std::string& draft) {
+  constexpr int kTries = 1000;
+  for (int i = 0; i < kTries; ++i) {
+    draft = absl::StrCat(path, ".new-", getpid());
+    if (i > 0) absl::StrAppend(&draft, "-", i);
+    const int file = open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file >= 0 || errno != EEXIST) return file;
+  }
+  return -1;
+}
+
 // Writes a draft beside the file, which takes its place once it is whole. `before`: the file that
 // is there, whose owner and permissions stay; null: none.
 int Replace(const std::string& path, absl::string_view text, const struct stat* before) {
-  const std::string draft = absl::StrCat(path, ".new-", getpid());
-  unlink(draft.c_str());  // of a process of this number that was killed
-  const int file = open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  std::string draft;
+  const int file = CreateDraft(path, draft);
   if (file < 0) return errno;
   int error = 0;
   if (before != nullptr && (fchown(file, before->st_uid, before->st_gid) != 0 ||
@@ -71,6 +83,15 @@ absl::Status WriteFile(const std::string& path, absl::string_view text) {
                         faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
   int error = is_plain || !is_there ? Replace(path, text, is_there ? &before : nullptr) : EPERM;
   if (IsForbidden(error)) error = WriteInPlace(path, text);
+  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, absl::StrCat("write ", path));
+}
+
+absl::Status WriteNewFile(const std::string& path, absl::string_view text) {
+  std::string draft;
+  const int file = CreateDraft(path, draft);
+  int error = file < 0 ? errno : WriteAndClose(file, text);
+  if (error == 0 && link(draft.c_str(), path.c_str()) != 0 && errno != EEXIST) error = errno;
+  if (file >= 0) unlink(draft.c_str());
   return error == 0 ? absl::OkStatus() : ErrnoStatus(error, absl::StrCat("write ", path));
 }
 

@@ -15,7 +15,10 @@ namespace weft {
 // the path.
 absl::Status WriteFile(const std::string& path, absl::string_view text);
 
-// The same, but "-" is standard output.
+// Writes the file, at once, unless there is one of that name: that stays, and is no error.
+absl::Status WriteNewFile(const std::string& path, absl::string_view text);
+
+// As WriteFile(), but "-" is standard output.
 absl::Status WriteOutput(const std::string& path, absl::string_view text);
 
 }  // namespace weft

@@ -315,8 +315,8 @@ void ListenerHandshake::AppendVerdict(HandshakeReason reason, absl::string_view 
   Append<uint16_t>(verdict, static_cast<uint16_t>(text.size()));
   Append<uint16_t>(verdict, static_cast<uint16_t>(parameters.size()));
   absl::StrAppend(&verdict, text, parameters);
-  // To a stranger nothing is said with the secret: it could try secrets against it. This verdict,
-  // which no connector believes, is for people only.
+  // To an unauthenticated peer nothing is said with the secret: it could try secrets against it.
+  // This verdict, which no connector believes, is for people only.
   absl::StrAppend(&verdict,
                   proven() ? Mac(self_.secret, "weft verdict", {View(nonce_), hello_mac_, verdict})
                            : std::string(kMacBytes, '\0'));

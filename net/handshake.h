@@ -71,7 +71,7 @@ enum class HandshakeReason : uint16_t {
   kWrongMagic = 1,      // kInvalidArgument: no Weft process at the other end
   kWrongVersion = 2,    // kFailedPrecondition
   kMalformed = 3,       // kInvalidArgument: lengths or types that the version does not allow
-  kWrongSecret = 4,     // kPermissionDenied: another job, or a stranger
+  kWrongSecret = 4,     // kPermissionDenied: another job, or none
   kWrongWorldSize = 5,  // kFailedPrecondition
   kWrongRank = 6,       // kOutOfRange: not in [0, world size)
   kWrongTarget = 7,     // kNotFound: the connector looks for another rank than the listener is

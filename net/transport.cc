@@ -29,8 +29,8 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(TransportKind kind,
                                                            const TransportOptions& options) {
   if (options.secret == JobSecret{}) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a ", ToString(kind), " transport without a secret would serve strangers; ",
-                     "give it the job's (WEFT_JOB_SECRET)"));
+        absl::StrCat("a ", ToString(kind), " transport without a secret would serve ",
+                     "unauthenticated peers; give it the job's (WEFT_JOB_SECRET)"));
   }
   switch (kind) {
     case TransportKind::kShm:

@@ -151,10 +151,7 @@ absl::StatusOr<int> TuneNics(const Options& options) {
   if (wants_firmware) wishes.adaptive_retransmission = options.adaptive_retransmission == "on";
   WEFT_RETURN_IF_ERROR(ReadFirmwareOf(devices, options.root, wants_firmware));
   const std::vector<net::NicChange> changes = net::PlanNics(devices, wishes);
-  const bool wishes_dcqcn = wishes.priority || wishes.traffic_class || wishes.dcqcn;
-  if (changes.empty() && wishes_dcqcn) {
-    return absl::NotFoundError("no NIC here tells what its congestion control is set to");
-  }
+  WEFT_RETURN_IF_ERROR(net::CheckWishes(changes, wishes));
   const auto differ = std::count_if(changes.begin(), changes.end(),
                                     [](const net::NicChange& change) { return change.differs(); });
   if (options.apply) WEFT_RETURN_IF_ERROR(net::ApplyNics(changes));

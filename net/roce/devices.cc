@@ -85,6 +85,20 @@ std::vector<RdmaGid> ReadGids(const fs::path& port) {
   return gids;
 }
 
+// What mlx5 says of the traffic class that it forces: "Global tclass=106". Where it forces none, as
+// after its start, that line is missing: the file is empty, or has rules for addresses alone
+// ("dst_ip=10.1.0.0/16,tclass=96").
+std::optional<NicSetting> ReadTrafficClass(const fs::path& path) {
+  const std::optional<std::string> text = Attribute(path);
+  if (!text.has_value()) return std::nullopt;
+  if (text->empty() || absl::StartsWith(*text, "src_ip") || absl::StartsWith(*text, "dst_ip")) {
+    return NicSetting{kNoTrafficClass, path.string()};
+  }
+  const absl::StatusOr<int64_t> forced = ReadNicSetting(path.string());
+  if (!forced.ok()) return std::nullopt;
+  return NicSetting{*forced, path.string()};
+}
+
 RdmaPort ReadPort(const fs::path& device, int number) {
   const fs::path folder = device / "ports" / absl::StrCat(number);
   RdmaPort port;
@@ -98,10 +112,7 @@ RdmaPort ReadPort(const fs::path& device, int number) {
   port.gids = ReadGids(folder);
   ReadNumbers(folder / "counters", port.counters);
   ReadNumbers(folder / "hw_counters", port.counters);
-  const std::string tclass = device / "tc" / absl::StrCat(number) / "traffic_class";
-  if (auto forced = ReadNicSetting(tclass); forced.ok()) {
-    port.traffic_class = NicSetting{*forced, tclass};
-  }
+  port.traffic_class = ReadTrafficClass(device / "tc" / absl::StrCat(number) / "traffic_class");
   return port;
 }
 

@@ -42,6 +42,9 @@ struct NicSetting {
   bool in_firmware = false;
 };
 
+// As the driver takes it, too.
+inline constexpr int64_t kNoTrafficClass = -1;
+
 struct RdmaPort {
   int number = 1;
   std::string state;     // "ACTIVE", "DOWN", "INIT", ...; empty: not readable
@@ -50,7 +53,8 @@ struct RdmaPort {
   double gbps = 0;                          // 0: not known
   std::vector<RdmaGid> gids;                // those that are set, by index
   std::map<std::string, int64_t> counters;  // of counters/ and hw_counters/
-  std::optional<NicSetting> traffic_class;  // forced on all queue pairs: mlx5's tc/1/traffic_class
+  // Forced on all queue pairs, or kNoTrafficClass: mlx5's tc/1/traffic_class.
+  std::optional<NicSetting> traffic_class;
 
   bool active() const { return state == "ACTIVE"; }
 };

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "net/roce/adaptive_retransmission.h"
@@ -121,8 +122,8 @@ std::vector<NicChange> PlanNics(const std::vector<RdmaDevice>& devices, const Ni
       gbps = std::max(gbps, port.gbps);
       if (!port.traffic_class.has_value()) continue;
       changes.push_back({device.name, "", "traffic class", "",
-                         "of all packets: DSCP << 2 and the ECN bits", *port.traffic_class,
-                         wishes.traffic_class});
+                         "of all packets: DSCP << 2 and the ECN bits; -1: as each queue pair says",
+                         *port.traffic_class, wishes.traffic_class});
     }
     if (device.adaptive_retransmission.has_value()) {
       changes.push_back({device.name, "", "adaptive retransmission", "",
@@ -157,6 +158,34 @@ std::vector<NicChange> PlanNics(const std::vector<RdmaDevice>& devices, const Ni
     }
   }
   return changes;
+}
+
+absl::Status CheckWishes(const std::vector<NicChange>& changes, const NicWishes& wishes) {
+  const auto is_heard = [&](absl::string_view ending, bool parameters) {
+    return std::any_of(changes.begin(), changes.end(), [&](const NicChange& change) {
+      return change.wanted.has_value() && absl::EndsWith(change.name, ending) &&
+             (!parameters || NicValue(change.name, *wishes.dcqcn, 1).has_value());
+    });
+  };
+  if (wishes.priority.has_value() &&
+      !is_heard(absl::StrCat("of priority ", *wishes.priority), /*parameters=*/false)) {
+    return absl::NotFoundError(absl::StrCat(
+        "priority ", *wishes.priority,
+        ": no NIC here shows DCQCN's switches, which NVIDIA's "
+        "out-of-tree driver has in its interface's ecn/roce_np/enable and ecn/roce_rp/enable"));
+  }
+  if (wishes.traffic_class.has_value() && !is_heard("traffic class", /*parameters=*/false)) {
+    return absl::NotFoundError(
+        absl::StrCat("traffic class ", *wishes.traffic_class,
+                     ": no NIC here shows one that it forces, which "
+                     "NVIDIA's out-of-tree driver has in its device's tc/1/traffic_class"));
+  }
+  if (wishes.dcqcn.has_value() && !is_heard("", /*parameters=*/true)) {
+    return absl::NotFoundError(
+        "DCQCN's parameters: no NIC here shows any with its port's speed, as in the interface's "
+        "ecn folder (NVIDIA's out-of-tree driver) or, to root, in mlx5's cc_params of debugfs");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ApplyNics(const std::vector<NicChange>& changes) {

@@ -56,6 +56,9 @@ struct NicChange {
 // Everything that the NICs tell, with the wishes that apply.
 std::vector<NicChange> PlanNics(const std::vector<RdmaDevice>& devices, const NicWishes& wishes);
 
+// NotFound: a wish for which no NIC has a setting, and where that would be.
+absl::Status CheckWishes(const std::vector<NicChange>& changes, const NicWishes& wishes);
+
 // Writes what differs and reads it back. On an error everything written is put back as it was, and
 // the error names the file; what could not be put back is in it, too.
 absl::Status ApplyNics(const std::vector<NicChange>& changes);

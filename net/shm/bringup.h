@@ -7,7 +7,8 @@
 //   Verdict + {our eventfd, our doorbell page} ->
 //
 // Both look at SO_PEERCRED first: another user is turned away without a word. The socket stays open
-// and silent; its hang-up is the sign that the other side is gone.
+// and silent; its hang-up is the sign that the other side is gone. So is the exit of its process,
+// for one that is killed may have forked others, which hold its sockets.
 #ifndef WEFT_NET_SHM_BRINGUP_H_
 #define WEFT_NET_SHM_BRINGUP_H_
 
@@ -33,6 +34,7 @@ struct Wire {
   PeerBell bell;
   Rank peer;
   pid_t pid = 0;
+  FileDescriptor process;     // OpenProcess(pid), once the link is established
   uint32_t receives_max = 0;  // connector: how many clear-to-sends the acceptor may have out
 };
 

@@ -8,6 +8,7 @@
 #include "base/failure.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "net/shm/peer_memory.h"
 #include "net/shm/shm_transport.h"
 
 namespace weft::net::shm {
@@ -19,7 +20,8 @@ Endpoint::Endpoint(ShmTransport* transport, Role role, Rank peer)
 
 Endpoint::~Endpoint() {
   MarkClosed();
-  if (registered_fd_ >= 0) transport_->Unwatch(registered_fd_);
+  Unwatch();
+  HangUp(wire_.socket);
   transport_->Remove(this);
 }
 
@@ -83,6 +85,9 @@ void Endpoint::Establish(Wire wire) {
       pending_break_ = Annotate(watched, DescribeLink());
     }
   }
+  wire_.process = OpenProcess(wire_.pid);
+  // Where that cannot be watched, the socket tells; later, if others hold it.
+  if (wire_.process) transport_->Watch(wire_.process.get(), this).IgnoreError();
   OnUp(wire_);
 }
 
@@ -198,7 +203,7 @@ absl::Time Endpoint::deadline() const {
 
 Posted Endpoint::QueueNotice(absl::string_view bytes) {
   WEFT_CHECK(bytes.size() <= kNoticeBytesMax, "a notice of " << bytes.size() << " bytes");
-  if (!alive()) return Posted::kAccepted;  // goes where the link went; OnBroken said so
+  if (!alive() || hung_up_) return Posted::kAccepted;  // goes where the other side went
   if (notices_.size() >= kNoticesQueued) return Posted::kNotYet;
   notices_.emplace_back(bytes);
   if (up_) {
@@ -227,6 +232,7 @@ bool Endpoint::PushNotices() {
     } while (offset < notice.size());
     moved = true;
   }
+  if (!notices_.empty()) AskForSpace();
   return moved;
 }
 
@@ -249,24 +255,37 @@ absl::Status Endpoint::TakeNotice(const std::byte* body) {
 
 // ---- Breaking
 
-void Endpoint::OnSocket() {
+void Endpoint::OnWatched() {
   if (!up_) return;  // while coming up, Turn() reads the socket itself
-  DrainSocket();
+  const bool has_exited = HasExited(wire_.process.get());  // first: then all that it sent is here
+  if (DrainSocket() && has_exited) EndWatch();
 }
 
-void Endpoint::DrainSocket() {
+bool Endpoint::DrainSocket() {
   constexpr int kPacketsPerTurn = 64;  // whatever is left is reported again
   for (int i = 0; i < kPacketsPerTurn && alive() && !hung_up_ && pending_break_.ok(); ++i) {
     absl::StatusOr<Packet> packet = ReceivePacket(wire_.socket.get(), 64);
-    if (packet.ok() && packet->none) return;
+    if (packet.ok() && packet->none) return true;
     // No descriptors left for what a peer shows: it is told when it offers from there.
     if (absl::IsResourceExhausted(packet.status())) continue;
     absl::Status taken = packet.ok() && !packet->hung_up ? OnPacket(*packet) : packet.status();
     if (taken.ok() && !packet->hung_up) continue;
-    transport_->Unwatch(std::exchange(registered_fd_, -1));
-    hung_up_ = taken.ok();
+    EndWatch();
     if (!taken.ok()) pending_break_ = Annotate(taken, DescribeLink());
   }
+  return false;
+}
+
+// Nothing more comes from the other side.
+void Endpoint::EndWatch() {
+  Unwatch();
+  hung_up_ = true;
+  notices_.clear();
+}
+
+void Endpoint::Unwatch() {
+  if (registered_fd_ >= 0) transport_->Unwatch(std::exchange(registered_fd_, -1));
+  if (wire_.process) transport_->Unwatch(wire_.process.get());
 }
 
 absl::Status Endpoint::OnPacket(const Packet& /*packet*/) {
@@ -327,9 +346,9 @@ void Endpoint::Break(const absl::Status& status) {
   status_ = status;
   if (up_) own_reader_line()->closed.store(kGaveUp, std::memory_order_release);
   FullFence();
-  if (registered_fd_ >= 0) transport_->Unwatch(std::exchange(registered_fd_, -1));
+  Unwatch();
   connecting_.reset();
-  wire_.socket.Reset();
+  HangUp(wire_.socket);
   notices_.clear();
   WEFT_LOG_DEBUG(status.ToString());
   FailRequests(status_);

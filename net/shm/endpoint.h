@@ -37,7 +37,7 @@ class Endpoint {
 
   // ---- For the transport.
   bool Turn(absl::Time now);  // true if anything moved
-  void OnSocket();            // its socket is readable
+  void OnWatched();           // its socket is readable, or its peer's process has exited
   void Arm();                 // what is wanted while asleep; before the fence
   void Disarm();              //
   bool HasWork();             // after the fence
@@ -74,8 +74,8 @@ class Endpoint {
   virtual std::string Doing() const = 0;  // "3 sends were under way"
   // A packet of the link's socket, which is silent otherwise. An error breaks the link.
   virtual absl::Status OnPacket(const Packet& packet);
-  // Takes all packets that have come.
-  void DrainSocket();
+  // Takes packets that have come. True: there are no more, and the socket stands.
+  bool DrainSocket();
 
   void StartConnecting(std::unique_ptr<Connecting> connecting);
   void Establish(Wire wire);
@@ -84,6 +84,9 @@ class Endpoint {
   bool ReadCells(int cells);
   // After filling writer_.body().
   void PublishCell(bool ring_if_quiet);
+  // What the other side must see at once does not fit behind cells that it sleeps over: it is woken
+  // to read them.
+  void AskForSpace() { published_ = published_loud_ = true; }
   // Wakes a peer that is seen to sleep at once, and not at the end of the next turn.
   void RingIfAsleep() {
     if (NeedsRing() && wire_.bell.SeemsAsleep()) Ring();
@@ -115,6 +118,8 @@ class Endpoint {
 
  private:
   bool BringUp(absl::Time now);
+  void Unwatch();
+  void EndWatch();
   bool FlushFailed();
   bool PushNotices();
   void Ring();

@@ -10,10 +10,16 @@
 
 namespace weft::net::shm {
 
-PeerMemory::PeerMemory(pid_t pid) : pid_(pid) {
+FileDescriptor OpenProcess(pid_t pid) {
 #if defined(SYS_pidfd_open)
-  if (pid > 0) pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (pid > 0) return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 #endif
+  return FileDescriptor();
+}
+
+bool HasExited(int process) {
+  pollfd exited{process, POLLIN, 0};
+  return poll(&exited, 1, 0) == 1;
 }
 
 ReadResult PeerMemory::Read(uint64_t address, std::byte* out, size_t bytes) const {
@@ -29,11 +35,6 @@ ReadResult PeerMemory::Read(uint64_t address, std::byte* out, size_t bytes) cons
     bytes -= static_cast<size_t>(got);
   }
   return ReadResult::kRead;
-}
-
-bool PeerMemory::Lives() const {
-  pollfd ended{pidfd_.get(), POLLIN, 0};
-  return poll(&ended, 1, 0) == 0;
 }
 
 }  // namespace weft::net::shm

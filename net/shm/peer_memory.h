@@ -1,4 +1,6 @@
-// Reading a peer's memory where it lies: process_vm_readv(2), one copy instead of two. Linux allows
+// A peer's process: whether it has exited, and its memory.
+//
+// Its memory is read where it lies: process_vm_readv(2), one copy instead of two. Linux allows
 // it where ptrace(2) is allowed: the same user, no stricter Yama mode than 0 (or CAP_SYS_PTRACE),
 // and no seccomp filter against it, as containers have. Where it is refused, messages go through
 // the arena.
@@ -20,25 +22,31 @@ enum class ReadResult : uint8_t {
   kGone,     // the process has ended
 };
 
+// A descriptor of a process that is known to live, readable once that has exited. -1 where pid is 0
+// (another pid namespace), the kernel has no pidfd_open(2) (before Linux 5.3), or no descriptor is
+// left.
+FileDescriptor OpenProcess(pid_t pid);
+// False for -1.
+bool HasExited(int process);
+
 class PeerMemory {
  public:
   PeerMemory() = default;
-  // Reads a process that is known to live. Unusable where pid is 0 (another pid namespace) or the
-  // kernel has no pidfd_open(2) (before Linux 5.3).
-  explicit PeerMemory(pid_t pid);
+  // `process` is OpenProcess(pid), and outlives it. Unusable where that is -1.
+  PeerMemory(pid_t pid, int process) : pid_(pid), process_(process) {}
 
-  bool usable() const { return pidfd_.get() >= 0; }
-  void GiveUp() { pidfd_.Reset(); }
+  bool usable() const { return process_ >= 0; }
+  void GiveUp() { process_ = -1; }
 
   // All `bytes` from the peer's `address`, or nothing that counts.
   ReadResult Read(uint64_t address, std::byte* out, size_t bytes) const;
   // That what was read came from the process that the descriptor was opened for, and not from one
   // that has got its number since.
-  bool Lives() const;
+  bool Lives() const { return !HasExited(process_); }
 
  private:
   pid_t pid_ = 0;
-  FileDescriptor pidfd_;
+  int process_ = -1;
 };
 
 }  // namespace weft::net::shm

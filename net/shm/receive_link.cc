@@ -22,8 +22,8 @@ ShmReceiveLink::ShmReceiveLink(ShmTransport* transport, Wire wire)
     : Endpoint(transport, Role::kReceiver, wire.peer),
       requests_max_(transport->requests_max()),
       may_map_(transport->single_copy_min() > 0) {
-  if (transport->single_copy_min() > 0) memory_ = PeerMemory(wire.pid);
   Establish(std::move(wire));
+  if (transport->single_copy_min() > 0) memory_ = PeerMemory(wire_.pid, wire_.process.get());
 }
 
 ShmReceiveLink::~ShmReceiveLink() {
@@ -254,6 +254,9 @@ absl::Status ShmReceiveLink::TakeOffer(const std::byte* body) {
   }
   receive->offer_id = cell.offer_id;
   receive->shared = nullptr;
+  // Also where it cannot be read: its pieces come for this receive, which is no eager message's.
+  receive->total = cell.total;
+  Match(*receive);
   if (is_shared) {
     receive->shared = shares_.Find(cell.share);
     if (receive->shared == nullptr) {  // its packet was sent before this cell
@@ -271,8 +274,6 @@ absl::Status ShmReceiveLink::TakeOffer(const std::byte* body) {
     }
   }
   receive->offered = true;
-  receive->total = cell.total;
-  Match(*receive);
   receive->address = cell.address;
   reading_.push_back(static_cast<uint32_t>(receive - receives_.data()));
   return absl::OkStatus();
@@ -353,6 +354,7 @@ bool ShmReceiveLink::PushAnswers() {
                answers_.front());
     PublishCell(true);
   }
+  if (!answers_.empty()) AskForSpace();
   return moved;
 }
 

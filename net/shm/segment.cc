@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 
 #include <bit>
+#include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "base/memory_file.h"
 #include "base/status.h"
 #include "net/handshake.h"
 
@@ -68,7 +70,7 @@ Mapping::~Mapping() {
 }
 
 absl::StatusOr<FileDescriptor> CreateSealedMemory(const char* name, uint64_t bytes) {
-  FileDescriptor fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  FileDescriptor fd = MakeMemoryFile(name);
   if (fd.get() < 0) return ErrnoStatus(errno, "create shared memory (memfd)");
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return ErrnoStatus(errno, absl::StrCat("size shared memory to ", bytes, " bytes"));

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/open_files.h"
 #include "base/status.h"
 
 namespace weft::net::shm {
@@ -82,8 +83,12 @@ uint64_t SharedMemory::gone() { return TheRegistry().gone.load(std::memory_order
 std::shared_ptr<std::byte> AllocateMemory(size_t bytes) {
   if (bytes >= kSharedMin) {
     absl::StatusOr<std::shared_ptr<SharedMemory>> memory = SharedMemory::Create(bytes);
-    if (memory.ok()) return {*memory, (*memory)->data()};
-    WEFT_LOG_DEBUG("shm: ", memory.status().message(), "; this memory is copied for peers");
+    // The kernel gives the lowest number that is free.
+    if (memory.ok() && (*memory)->fd() < OpenFilesLimit() / 2) return {*memory, (*memory)->data()};
+    WEFT_LOG_DEBUG("shm: ",
+                   memory.ok() ? "links and files need the descriptors that are left"
+                               : memory.status().message(),
+                   "; this memory is copied for peers");
   }
   const size_t whole = std::max<size_t>((bytes + kPageBytes - 1) / kPageBytes, 1) * kPageBytes;
   auto* data = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, whole));

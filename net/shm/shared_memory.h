@@ -37,8 +37,8 @@ class SharedMemory {
   Mapping mapping_;
 };
 
-// `bytes` zeroes, aligned to pages. Of 64 KiB and more, and while there are descriptors, they lie
-// in a SharedMemory. Null: there is no memory.
+// `bytes` zeroes, aligned to pages. From 64 KiB on they lie in a SharedMemory, while at least half
+// of the process's descriptors are left to links and files. Null: there is no memory.
 std::shared_ptr<std::byte> AllocateMemory(size_t bytes);
 
 // Where bytes lie in memory that a link's receiver knows by a number.

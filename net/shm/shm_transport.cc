@@ -139,7 +139,7 @@ bool ShmTransport::PollSockets(absl::Time now) {
     if (whose == this) {
       AcceptAll(now);
     } else if (whose != nullptr) {
-      static_cast<shm::Endpoint*>(whose)->OnSocket();
+      static_cast<shm::Endpoint*>(whose)->OnWatched();
     }
   }
   if (count == static_cast<int>(events.size())) poll_now_ = true;

@@ -170,6 +170,11 @@ absl::StatusOr<Packet> ReceivePacket(int socket, size_t bytes_max, bool takes_fd
   return packet;
 }
 
+void HangUp(FileDescriptor& socket) {
+  if (socket) shutdown(socket.get(), SHUT_RDWR);
+  socket.Reset();
+}
+
 bool CanOpen(int count) {
   std::vector<FileDescriptor> probes;
   for (int i = 0; i < count; ++i) {

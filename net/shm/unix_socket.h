@@ -41,6 +41,9 @@ struct Packet {
 // `takes_fds`, descriptors that come with it are dropped.
 absl::StatusOr<Packet> ReceivePacket(int socket, size_t bytes_max, bool takes_fds = true);
 
+// Closes a connection, which ends although a forked process may have a copy of the descriptor.
+void HangUp(FileDescriptor& socket);
+
 // Whether `count` more descriptors could be opened now.
 bool CanOpen(int count);
 

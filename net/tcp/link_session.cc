@@ -81,8 +81,8 @@ void LinkSession::Finish() {
 // For the first stream.
 std::deque<OutFrame> LinkSession::TakeLastWords() {
   std::deque<OutFrame> last_words;
-  for (auto* waiting : {&control_, &elsewhere_}) {
-    for (OutFrame& frame : *waiting) {
+  for (FrameQueue* waiting : {&control_, &elsewhere_}) {
+    for (OutFrame& frame : waiting->TakeAll()) {
       if (frame.header.type == FrameType::kNotice) last_words.push_back(std::move(frame));
     }
   }
@@ -189,7 +189,7 @@ void LinkSession::QueueControl(const FrameHeader& header, std::string payload) {
   OutFrame frame;
   frame.header = header;
   frame.owned = std::move(payload);
-  (Carries(header.type) ? elsewhere_ : control_).push_back(std::move(frame));
+  QueueFor(header.type).Push(std::move(frame));
   WantTurn();
 }
 
@@ -215,13 +215,12 @@ void LinkSession::FailRequests(const absl::Status& why) {
 Posted LinkSession::QueueNotice(absl::string_view bytes) {
   WEFT_CHECK(bytes.size() <= kNoticeBytesMax, "size=" << bytes.size());
   if (!status_.ok()) return Posted::kAccepted;  // as lost as one on its way would be
-  if (notices_queued_ >= kNoticesQueuedMax) return Posted::kNotYet;
+  if (notices_queued() >= kNoticesQueuedMax) return Posted::kNotYet;
   OutFrame frame;
   frame.header.type = FrameType::kNotice;
   frame.header.length = bytes.size();
   frame.owned = std::string(bytes);
-  (Carries(FrameType::kNotice) ? elsewhere_ : control_).push_back(std::move(frame));
-  ++notices_queued_;
+  QueueFor(FrameType::kNotice).Push(std::move(frame));
   WantTurn();
   return Posted::kAccepted;
 }
@@ -236,9 +235,8 @@ size_t LinkSession::OpenStreams() const {
 uint64_t LinkSession::Fill(Stream& stream, bool with_data) {
   if (&stream == streams_[0].get()) {
     while (!control_.empty() && stream.queued_frames() < kFramesPerWrite) {
-      if (control_.front().header.type == FrameType::kNotice) --notices_queued_;
       stream.Queue(std::move(control_.front()));
-      control_.pop_front();
+      control_.Pop();
     }
   }
   OutFrame frame;
@@ -285,7 +283,7 @@ bool LinkSession::OnTurn(absl::Time now) {
   if (!attached() || !status_.ok()) return false;
   if (death_look_at_ == absl::InfinitePast()) LookForDeath(now);
   TellOfPaths(now);
-  if (streams_[0]->CanWrite() && OwesTelling()) control_.push_front(TellTaken());
+  if (streams_[0]->CanWrite() && OwesTelling()) control_.PushFront(TellTaken());
   if (!seeks_silence_ && MayDepart() && (HasData() || AwaitsPeer() || !control_.empty())) {
     seeks_silence_ = true;
     poke_after_ = kPokeFirst;
@@ -293,10 +291,8 @@ bool LinkSession::OnTurn(absl::Time now) {
   }
   bool moved = false;
   while (!elsewhere_.empty()) {
-    bool is_notice = elsewhere_.front().header.type == FrameType::kNotice;
     if (!path_->SendControl(elsewhere_.front())) break;
-    if (is_notice) --notices_queued_;
-    elsewhere_.pop_front();
+    elsewhere_.Pop();
     moved = true;
   }
   if (send_path_ != nullptr) send_path_->SendData();
@@ -592,9 +588,8 @@ void LinkSession::Break(const absl::Status& why) {
       context_.lingering.Add(poller(), std::move(fd), /*whole=*/false);
     }
   }
-  control_.clear();
-  elsewhere_.clear();
-  notices_queued_ = 0;
+  control_.TakeAll();
+  elsewhere_.TakeAll();
   FailRequests(status_);
   context_.options.events->OnBroken(link_, status_);
 }

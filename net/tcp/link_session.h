@@ -23,6 +23,7 @@
 #include "base/poller.h"
 #include "net/handshake.h"
 #include "net/tcp/data_path.h"
+#include "net/tcp/frame_queue.h"
 #include "net/tcp/lingering.h"
 #include "net/tcp/path_news.h"
 #include "net/tcp/planned_ways.h"
@@ -108,7 +109,7 @@ class LinkSession final : public StreamOwner,
   const absl::Status& status() const { return status_; }
   Posted QueueNotice(absl::string_view bytes);
   // Sockets that stand take them along when they close.
-  bool HoldsNotices() const { return status_.ok() && !attached() && notices_queued_ > 0; }
+  bool HoldsNotices() const { return status_.ok() && !attached() && notices_queued() > 0; }
   std::string Describe() const;
   std::vector<LaneReport> Lanes() const;
   FlowCounters WithLanes(FlowCounters counters) const;  // with what has happened to its lanes
@@ -132,7 +133,7 @@ class LinkSession final : public StreamOwner,
   using PollHandler::poller;
   using PollHandler::WantTurn;
   // Control that waits for the data path.
-  std::deque<OutFrame> TakeElsewhere() { return std::exchange(elsewhere_, {}); }
+  std::deque<OutFrame> TakeElsewhere() { return elsewhere_.TakeAll(); }
   void NoteArrival();  // of what StillArriving() may be waited for
   // The other side has closed the link in good order, and StillArriving() is waited for.
   bool ClosedThere() const { return goodbye_seen_ && OpenStreams() == 0; }
@@ -175,6 +176,8 @@ class LinkSession final : public StreamOwner,
   bool StillArriving() const { return path_ != nullptr && path_->StillArriving(peer_promised_); }
   void FailRequests(const absl::Status& why);
   size_t OpenStreams() const;
+  size_t notices_queued() const { return control_.notices() + elsewhere_.notices(); }
+  FrameQueue& QueueFor(FrameType type) { return Carries(type) ? elsewhere_ : control_; }
   std::string PeerText() const;  // "rank 3"
   // A message that was marked kTellTaken is whole: the sender waits to hear that it is taken.
   void OweTelling() { owes_telling_ = true, WantTurn(); }
@@ -214,13 +217,12 @@ class LinkSession final : public StreamOwner,
   std::vector<uint64_t> told_taken_;  // what a kTaken brings
   bool owes_telling_ = false;
   absl::Time death_look_at_ = absl::InfinitePast();
-  bool seeks_silence_ = false;    // LookForSilence() is due every kSilenceLookEvery
-  absl::Duration poke_after_;     // of nothing received
-  std::string description_;       // once attached
-  std::deque<OutFrame> control_;  // for stream 0, which keeps their order
-  std::deque<OutFrame> elsewhere_;
-  size_t notices_queued_ = 0;  // of both
-  uint64_t paths_told_ = 0;    // version of the reports
+  bool seeks_silence_ = false;  // LookForSilence() is due every kSilenceLookEvery
+  absl::Duration poke_after_;   // of nothing received
+  std::string description_;     // once attached
+  FrameQueue control_;          // for stream 0, which keeps their order
+  FrameQueue elsewhere_;        // for the data path
+  uint64_t paths_told_ = 0;     // version of the reports
   bool goodbye_seen_ = false;
   uint64_t peer_promised_ = 0;  // by the goodbye
   bool extended_ = false;       // something came since the deadline was set

@@ -3,8 +3,9 @@
 //
 // Only data and clear-to-sends go through UCX, as active messages; what is large is fetched by its
 // rendezvous straight to its place. A tcp connection beside it carries the handshake of
-// net/handshake.h, the addresses of the UCX workers, notices and the end: so strangers are turned
-// away before UCX hears of them, and a peer's death shows at once, whatever UCX runs on.
+// net/handshake.h, the addresses of the UCX workers, notices and the end: so unauthenticated
+// peers are turned away before UCX hears of them, and a peer's death shows at once, whatever UCX
+// runs on.
 //
 // All that includes UCX is libweft-ucx.so, loaded when the first such transport is made: UCX hooks
 // memory and signals of a process as soon as it is loaded.

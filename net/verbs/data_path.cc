@@ -228,7 +228,7 @@ VerbsReceiveDataPath::~VerbsReceiveDataPath() {
   shared_.flush->Cancel(this, absl::CancelledError("the link is closed"));
   wire_.Close();
   if (staging_keys_ != nullptr) {
-    wire_.rails().memory().Release(staging_keys_, staging_.get(), sizeof(Staging));
+    wire_.rails().memory().Release(staging_keys_, staging_.get(), kStagingBytes);
   }
 }
 
@@ -321,15 +321,15 @@ void VerbsReceiveDataPath::Flush(const RegionView& where, Request* request) {
 }
 
 absl::Status VerbsReceiveDataPath::AnnounceStaging() {
-  auto staging = std::make_unique_for_overwrite<Staging>();
+  WEFT_ASSIGN_OR_RETURN(OwnPages staging, MapOwnPages(kStagingBytes));
   WEFT_ASSIGN_OR_RETURN(staging_keys_,
-                        wire_.rails().memory().Acquire(staging.get(), sizeof(Staging)));
+                        wire_.rails().memory().Acquire(staging.get(), kStagingBytes));
   staging_ = std::move(staging);
   EntryHeader entry;
   entry.kind = EntryKind::kStaging;
   entry.total = kStagingSlots;
   entry.length = kStagingSlotBytes;
-  entry.address = reinterpret_cast<uintptr_t>(staging_->slots.data());
+  entry.address = reinterpret_cast<uintptr_t>(staging_.get());
   for (size_t rail = 0; rail < kVerbsRailsMax; ++rail) {
     entry.keys[rail] = staging_keys_->keys[rail].remote_key;
   }
@@ -405,7 +405,7 @@ absl::Status VerbsReceiveDataPath::PutInPlace(const EntryHeader& header, const s
           header.length > kStagingSlotBytes) {
         break;
       }
-      from = staging_->slots[header.staging_slot].data();
+      from = staging_.get() + header.staging_slot * kStagingSlotBytes;
       released_ += static_cast<char>(header.staging_slot);
       break;
   }

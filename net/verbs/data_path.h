@@ -23,6 +23,7 @@
 #include "net/tcp/receive_matching.h"
 #include "net/tcp/send_matching.h"
 #include "net/tcp/slot_pool.h"
+#include "net/verbs/own_pages.h"
 #include "net/verbs/wire.h"
 
 namespace weft::net {
@@ -31,6 +32,7 @@ namespace weft::net {
 // fills and the receiver gives back.
 inline constexpr int kStagingSlots = 16;
 inline constexpr size_t kStagingSlotBytes = 128 << 10;
+inline constexpr size_t kStagingBytes = kStagingSlots * kStagingSlotBytes;
 
 // What an entry says of the message that a frame of tcp's is of.
 EntryHeader EntryOf(EntryKind kind, const FrameHeader& frame);
@@ -135,10 +137,6 @@ class VerbsReceiveDataPath final : public ReceiveDataPath, private VerbsWireOwne
   ~VerbsReceiveDataPath() override;
 
  private:
-  struct alignas(64) Staging {
-    std::array<std::array<std::byte, kStagingSlotBytes>, kStagingSlots> slots;
-  };
-
   absl::Status Start() override { return wire_.Begin(ports_.For(peer_)); }
   absl::StatusOr<PayloadTarget> OnFrame(const FrameHeader& header) override;
   absl::Status OnFrameDone(const FrameHeader& /*header*/) override {
@@ -200,7 +198,7 @@ class VerbsReceiveDataPath final : public ReceiveDataPath, private VerbsWireOwne
   };
   std::deque<Queued> queued_;
   std::string released_;  // staging slots to be given back
-  std::unique_ptr<Staging> staging_;
+  OwnPages staging_;      // null: no receive has needed it
   const MemoryCache::Entry* staging_keys_ = nullptr;
   uint64_t data_arrived_ = 0;
   VerbsWire wire_;  // last: it is destroyed first

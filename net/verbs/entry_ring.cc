@@ -9,7 +9,7 @@ namespace weft::net {
 absl::Status EntryRing::Open(bool leads) {
   (leads ? out_slot_ : in_slot_) = SlotBytes(rails_.options().eager_max);
   const size_t bytes = Bytes();
-  memory_ = std::make_unique<Line[]>(bytes / sizeof(Line));  // NOLINT
+  WEFT_ASSIGN_OR_RETURN(memory_, MapOwnPages(bytes));
   WEFT_ASSIGN_OR_RETURN(keys_, rails_.memory().Acquire(memory_.get(), bytes, false));
   return absl::OkStatus();
 }
@@ -35,7 +35,7 @@ void EntryRing::SetRemote(const Control& hello, bool leads) {
 }
 
 EntryHeader* EntryRing::Image(uint64_t number) {
-  std::byte* images = memory_[0].bytes.data() + kRingSlots * in_slot_;
+  std::byte* images = memory_.get() + kRingSlots * in_slot_;
   return reinterpret_cast<EntryHeader*>(images + number % kRingSlots * out_slot_);
 }
 

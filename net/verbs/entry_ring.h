@@ -7,11 +7,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include "absl/status/status.h"
 #include "net/verbs/entry.h"
 #include "net/verbs/memory.h"
+#include "net/verbs/own_pages.h"
 #include "net/verbs/rails.h"
 
 namespace weft::net {
@@ -41,7 +41,7 @@ class EntryRing {
   uint32_t ImageKey(size_t rail) const { return keys_->keys[rail].local_key; }
   // Where the other side's entry `number` lies.
   const std::byte* Arrived(uint64_t number) const {
-    return memory_[0].bytes.data() + number % kRingSlots * in_slot_;
+    return memory_.get() + number % kRingSlots * in_slot_;
   }
 
   // Where entry `number` goes in the other side's memory, and the key of one of its rails.
@@ -51,15 +51,10 @@ class EntryRing {
   uint32_t RemoteKey(size_t rail) const { return remote_keys_[rail]; }
 
  private:
-  struct alignas(64) Line {
-    std::array<std::byte, 64> bytes;
-  };
-
   size_t Bytes() const { return kRingSlots * (in_slot_ + out_slot_); }
 
   Rails& rails_;
-  // The slots, and behind them the images.
-  std::unique_ptr<Line[]> memory_;  // NOLINT: its length is known when it is opened
+  OwnPages memory_;  // the slots, and behind them the images
   size_t in_slot_ = kEntryBytes, out_slot_ = kEntryBytes, remote_slot_ = kEntryBytes;  // bytes
   const MemoryCache::Entry* keys_ = nullptr;
   uint64_t remote_address_ = 0;

@@ -42,7 +42,7 @@ VerbsFlush::~VerbsFlush() {
     loop.pair.reset();
     for (const Read& read : loop.reads) rails_->memory().Unpin(read.entry);
   }
-  if (sink_keys_ != nullptr) rails_->memory().Release(sink_keys_, sink_.data(), kReadBytes);
+  if (sink_keys_ != nullptr) rails_->memory().Release(sink_keys_, sink_.get(), kReadBytes);
 }
 
 void VerbsFlush::Start(const void* owner, const MemoryCache::Entry* entry, const std::byte* where,
@@ -105,7 +105,8 @@ void VerbsFlush::Post(int rail) {
 
 absl::Status VerbsFlush::MakePair(int rail) {
   if (sink_keys_ == nullptr) {
-    WEFT_ASSIGN_OR_RETURN(sink_keys_, rails_->memory().Acquire(sink_.data(), kReadBytes, false));
+    WEFT_ASSIGN_OR_RETURN(sink_, MapOwnPages(kReadBytes));
+    WEFT_ASSIGN_OR_RETURN(sink_keys_, rails_->memory().Acquire(sink_.get(), kReadBytes, false));
   }
   Loop& loop = loops_[static_cast<size_t>(rail)];
   WEFT_ASSIGN_OR_RETURN(loop.pair, rails_->MakeQueuePair(rail, this, rail));
@@ -124,7 +125,7 @@ absl::Status VerbsFlush::PostRead(int rail, Flight* flight) {
   const auto end = reinterpret_cast<std::byte*>(flight->entry->end);  // NOLINT: an address
   NicRead read;
   read.id = loop.pair->SendId(loop.next);
-  read.local = sink_.data();
+  read.local = sink_.get();
   read.length = static_cast<uint32_t>(std::min<ptrdiff_t>(kReadBytes, end - flight->where));
   read.local_key = sink_keys_->keys[i].local_key;
   read.remote = reinterpret_cast<uintptr_t>(flight->where);

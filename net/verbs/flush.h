@@ -24,6 +24,7 @@
 #include "base/poller.h"
 #include "net/transport.h"
 #include "net/verbs/memory.h"
+#include "net/verbs/own_pages.h"
 #include "net/verbs/rails.h"
 
 namespace weft::net {
@@ -90,7 +91,7 @@ class VerbsFlush final : public PollHandler, private QueuePairUser {
   std::list<Flight> flights_;
   absl::Time now_ = absl::InfinitePast();
   absl::Time due_ = absl::InfiniteFuture();  // the next turn, at the latest
-  alignas(64) std::array<std::byte, kReadBytes> sink_{};
+  OwnPages sink_;                            // what is read goes there
   const MemoryCache::Entry* sink_keys_ = nullptr;
 };
 

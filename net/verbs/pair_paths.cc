@@ -248,7 +248,7 @@ void PairPaths::Queue(PathId id, absl::Span<const std::byte> header,
     state.free.pop_back();
     at = 0;
   }
-  std::byte* to = state.sends.first + path.batch.back() * port_.slot_bytes_ + at;
+  std::byte* to = state.sends.memory.get() + path.batch.back() * port_.slot_bytes_ + at;
   std::memcpy(to, header.data(), header.size());
   if (!chunk.empty()) std::memcpy(to + header.size(), chunk.data(), chunk.size());
   path.lengths.back() = static_cast<uint32_t>(at + bytes);
@@ -269,7 +269,7 @@ void PairPaths::Post(size_t index) {
   for (size_t i = 0; i < sends.size(); ++i) {
     NicSend& send = sends[i];
     send.id = path.pair->SendId(path.next);
-    send.local = slots.first + path.batch[i] * port_.slot_bytes_;
+    send.local = slots.memory.get() + path.batch[i] * port_.slot_bytes_;
     send.length = path.lengths[i];
     send.local_key = slots.keys->keys[rail].local_key;
     send.signaled = i + 1 == sends.size() || path.next % kSignalEvery == 0;

@@ -48,7 +48,8 @@ PairPort::~PairPort() {
   rails_->DropSharedReceives();
   for (RailState& state : states_) {
     for (Slots* slots : {&state.receives, &state.sends}) {
-      if (slots->keys != nullptr) rails_->memory().Release(slots->keys, slots->first, slots->bytes);
+      if (slots->keys == nullptr) continue;
+      rails_->memory().Release(slots->keys, slots->memory.get(), slots->bytes);
     }
   }
 }
@@ -56,10 +57,8 @@ PairPort::~PairPort() {
 absl::StatusOr<PairPort::Slots> PairPort::MakeSlots(uint32_t count) {
   Slots out;
   const size_t bytes = out.bytes = count * slot_bytes_;
-  out.memory = std::make_unique_for_overwrite<std::byte[]>(bytes + 64);
-  const auto at = reinterpret_cast<uintptr_t>(out.memory.get());
-  out.first = out.memory.get() + (64 - at % 64) % 64;
-  WEFT_ASSIGN_OR_RETURN(out.keys, rails_->memory().Acquire(out.first, bytes, false));
+  WEFT_ASSIGN_OR_RETURN(out.memory, MapOwnPages(bytes));
+  WEFT_ASSIGN_OR_RETURN(out.keys, rails_->memory().Acquire(out.memory.get(), bytes, false));
   return out;
 }
 
@@ -130,7 +129,8 @@ void PairPort::PostReceives(int rail) {
     const size_t count = std::min(batch.size(), state.unposted.size());
     for (size_t i = 0; i < count; ++i) {
       const uint32_t slot = state.unposted[state.unposted.size() - 1 - i];
-      batch[i] = {Rails::SharedReceiveId(rail, slot), state.receives.first + slot * slot_bytes_,
+      batch[i] = {Rails::SharedReceiveId(rail, slot),
+                  state.receives.memory.get() + slot * slot_bytes_,
                   static_cast<uint32_t>(slot_bytes_), key};
     }
     absl::Status posted = (*rails_)[rail].receives->Post(absl::MakeConstSpan(batch.data(), count));
@@ -146,7 +146,8 @@ void PairPort::OnReceived(int rail, uint32_t slot, const NicCompletion& what) {
   RailState& state = states_[static_cast<size_t>(rail)];
   if (slot >= receives_) return;
   if (what.status == NicStatus::kOk && what.bytes <= slot_bytes_) {
-    auto message = absl::MakeConstSpan(state.receives.first + slot * slot_bytes_, what.bytes);
+    const std::byte* begin = state.receives.memory.get() + slot * slot_bytes_;
+    auto message = absl::MakeConstSpan(begin, what.bytes);
     while (!message.empty() && Take(TakePacket(&message))) continue;
   } else {
     ++statistics_.receive_errors;  // of a message that was cut off, or a queue pair that failed
@@ -155,13 +156,13 @@ void PairPort::OnReceived(int rail, uint32_t slot, const NicCompletion& what) {
   if (state.unposted.size() >= kRepostAt) PostReceives(rail);
 }
 
-// False: it is a stranger's, as is what follows it.
+// False: it is not authentic, nor is what follows it.
 bool PairPort::Take(absl::Span<const std::byte> packet) {
   ++statistics_.received;
   uint32_t link = 0;
   auto found = LinkOf(packet, &link) ? links_.find(link) : links_.end();
   if (found == links_.end() || !IsSealed(packet, found->second->owner_.key())) {
-    ++statistics_.strangers;
+    ++statistics_.unauthenticated;
     return false;
   }
   found->second->heard_at_ = now_;

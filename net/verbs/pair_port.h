@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "net/multipath/udp/link_paths.h"
+#include "net/verbs/own_pages.h"
 #include "net/verbs/queue_pair_ways.h"
 #include "net/verbs/rails.h"
 
@@ -40,7 +41,7 @@ struct PairOptions {
 struct PairStatistics {
   int64_t sent = 0, received = 0;  // packets
   int64_t messages = 0;            // that held what was sent
-  int64_t strangers = 0;           // for no link, or without its key
+  int64_t unauthenticated = 0;     // for no link, or without its key
   int64_t malformed = 0;
   int64_t receive_errors = 0;  // receives that ended without a packet
   int64_t dropped = 0;         // packets for a queue pair that is lost, or full and stuck
@@ -79,8 +80,7 @@ class PairPort final : private SharedReceiveUser {
   friend class PairPaths;
   // Slots of slot_bytes_ each on one rail.
   struct Slots {
-    std::unique_ptr<std::byte[]> memory;
-    std::byte* first = nullptr;  // aligned to 64
+    OwnPages memory;
     size_t bytes = 0;
     const MemoryCache::Entry* keys = nullptr;
   };

@@ -120,10 +120,10 @@ PairTransport::~PairTransport() {
   watch_.reset();
   const PairStatistics& seen = port_->statistics();
   WEFT_LOG_DEBUG("multipath: ", seen.sent, " packets sent in ", seen.messages, " messages, ",
-                 seen.received, " received; ", seen.strangers, " of strangers, ", seen.malformed,
-                 " damaged, ", seen.receive_errors, " receives failed, ", seen.pairs_lost,
-                 " queue pairs lost, ", seen.pairs_replaced, " replaced, ", seen.dropped,
-                 " packets dropped");
+                 seen.received, " received; ", seen.unauthenticated, " unauthenticated, ",
+                 seen.malformed, " damaged, ", seen.receive_errors, " receives failed, ",
+                 seen.pairs_lost, " queue pairs lost, ", seen.pairs_replaced, " replaced, ",
+                 seen.dropped, " packets dropped");
 }
 
 bool PairTransport::Progress(absl::Time now) {

@@ -159,6 +159,11 @@ Handle ReadHandle(const void* memory) {
   std::memcpy(&handle, memory, sizeof(handle));
   return handle;
 }
+// 0: none has begun. In what is no handle of this protocol anything may lie there.
+uint64_t AttemptOf(const Handle& handle) {
+  const bool ours = handle.magic == kHandleMagic && handle.protocol == kPluginProtocol;
+  return ours ? handle.attempt : 0;
+}
 void WriteAttempt(void* memory, uint64_t attempt) {
   std::memcpy(static_cast<char*>(memory) + offsetof(Handle, attempt), &attempt, sizeof(attempt));
 }
@@ -328,10 +333,11 @@ abi::Result Connect(Context* context, int device, void* handle, void** send_comm
       WEFT_ASSIGN_OR_RETURN(scope.traffic_class, TrafficClassOf(config));
     }
     const Handle given = ReadHandle(handle);
-    const uint64_t attempt = given.attempt != 0 ? given.attempt : ++TheProcess().attempts;
-    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<SendComm> comm,
-                          given.attempt == 0 ? BeginAttempt(scope, device, given, now)
-                                             : TakeAttempt(*context, given.attempt));
+    const uint64_t begun = AttemptOf(given);
+    const uint64_t attempt = begun != 0 ? begun : ++TheProcess().attempts;
+    WEFT_ASSIGN_OR_RETURN(
+        std::unique_ptr<SendComm> comm,
+        begun == 0 ? BeginAttempt(scope, device, given, now) : TakeAttempt(*context, begun));
     const absl::StatusOr<bool> connected = comm->Connect(now);
     const bool goes_on = connected.ok() && !*connected;
     WriteAttempt(handle, goes_on ? attempt : 0);  // 0: the handle can be used again

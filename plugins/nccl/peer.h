@@ -2,9 +2,9 @@
 // to the connecting side, and the greeting on the connection itself. Formats: docs/wire-format.md.
 //
 // The handle holds a random secret, which a connector gets from NCCL's own bootstrap:
-// net/handshake.h refuses strangers, port scanners and peers of another job. The greeting then
-// states each side's identity, version and settings to the other, so that a pair that does not
-// match fails on both sides at once, with both sides' values.
+// net/handshake.h refuses unauthenticated peers, port scanners and peers of another job. The
+// greeting then states each side's identity, version and settings to the other, so that a pair that
+// does not match fails on both sides at once, with both sides' values.
 #ifndef WEFT_PLUGINS_NCCL_PEER_H_
 #define WEFT_PLUGINS_NCCL_PEER_H_
 

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -83,6 +85,22 @@ TEST(Records, AreReadWhileTheyAreWritten) {
   EXPECT_EQ(process.phase, "");
   EXPECT_THAT(process.lines, ElementsAre("group world 0-7"));
   EXPECT_EQ(process.process_start, ProcessStart(getpid()));
+}
+
+TEST(Records, AreMadeWhateverSignalsCome) {
+  ScratchFolder folder;
+  RecordOptions options = In(folder / "rings");
+  options.bytes = MiB(16);
+  struct sigaction handler {};
+  struct sigaction before {};
+  handler.sa_handler = [](int) {};
+  ASSERT_EQ(sigaction(SIGALRM, &handler, &before), 0);
+  const itimerval often{{0, 100}, {0, 100}}, never{};  // microseconds
+  ASSERT_EQ(setitimer(ITIMER_REAL, &often, nullptr), 0);
+  const absl::Status made = Records::Open(options).status();
+  setitimer(ITIMER_REAL, &never, nullptr);
+  sigaction(SIGALRM, &before, nullptr);
+  EXPECT_TRUE(made.ok()) << made;
 }
 
 TEST(Records, CountWhatAReaderMissed) {

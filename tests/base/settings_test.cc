@@ -194,7 +194,7 @@ TEST(SettingsDeath, AskingForWhatIsNotThereIsOurOwnFault) {
   EXPECT_DEATH(settings.Integer("wire.fast"), "setting wire.fast has another type");
 }
 
-TEST(NearestName, PrefersTheSmallestDistanceAndGivesUpOnStrangers) {
+TEST(NearestName, PrefersTheSmallestDistanceAndGivesUpOnFarOnes) {
   std::vector<std::string> names = {"tcp.sockets", "tcp.interface", "shm.slots"};
   EXPECT_EQ(NearestName("tcp.sokets", names), "tcp.sockets");
   EXPECT_EQ(NearestName("shm.slot", names), "shm.slots");

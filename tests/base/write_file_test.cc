@@ -12,6 +12,7 @@
 #include <iterator>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tests/file_size_limit.h"
 #include "tests/scratch_folder.h"
 
@@ -47,6 +48,30 @@ TEST(WriteFileTest, WhatCannotBeWrittenWholeLeavesTheFileAsItWas) {
   EXPECT_EQ(Contents(path), before);
   const std::filesystem::directory_iterator files(folder.path());
   EXPECT_EQ(std::distance(begin(files), end(files)), 1);  // no draft beside it
+}
+
+TEST(WriteFileTest, ANewFileTakesNobodysPlace) {
+  ScratchFolder folder;
+  const std::string draft = absl::StrCat("file.new-", getpid());
+  folder.Write(draft, "half of anoth");
+  ASSERT_TRUE(WriteNewFile(folder / "file", "first").ok());
+  ASSERT_TRUE(WriteNewFile(folder / "file", "second").ok());
+  EXPECT_EQ(Contents(folder / "file"), "first");
+  EXPECT_EQ(Contents(folder / draft), "half of anoth");
+  const std::filesystem::directory_iterator files(folder.path());
+  EXPECT_EQ(std::distance(begin(files), end(files)), 2);  // no draft of its own beside it
+}
+
+// As of a process of the same number on another host.
+TEST(WriteFileTest, TheDraftOfAnotherWriterIsLeftAlone) {
+  ScratchFolder folder;
+  const std::string draft = absl::StrCat("file.new-", getpid());
+  folder.Write(draft, "half of anoth");
+  ASSERT_TRUE(WriteFile(folder / "file", "whole").ok());
+  EXPECT_EQ(Contents(folder / "file"), "whole");
+  EXPECT_EQ(Contents(folder / draft), "half of anoth");
+  const std::filesystem::directory_iterator files(folder.path());
+  EXPECT_EQ(std::distance(begin(files), end(files)), 2);
 }
 
 TEST(WriteFileTest, TheFileKeepsItsPermissions) {

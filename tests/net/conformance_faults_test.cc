@@ -1,6 +1,6 @@
-// Faults: peers that are absent, slow, stopped, strangers, or back again. Whatever happens, every
-// request completes, with an error that names the rank, and other links go on. Processes that are
-// killed: conformance_killed_test.cc.
+// Faults: peers that are absent, slow, stopped, unauthenticated, or back again. Whatever happens,
+// every request completes, with an error that names the rank, and other links go on. Processes that
+// are killed: conformance_killed_test.cc.
 #include <gmock/gmock.h>
 #include <poll.h>
 #include <signal.h>
@@ -60,11 +60,11 @@ TEST(Transports, NoneIsMadeWithoutASecret) {
   }
 }
 
-TEST_P(Faults, AStrangerWithAnotherSecretIsTurnedAway) {
+TEST_P(Faults, APeerWithAnotherSecretIsTurnedAway) {
   Node b(GetParam(), 1, 2, kQuick);
-  Node stranger(GetParam(), 0, 2, kQuick, [](TransportOptions& o) { o.secret[31] ^= 1; });
-  SendLink* link = stranger.Connect(b.address(), 1);
-  ASSERT_TRUE(DriveUntil({&stranger, &b}, [&] { return !link->status().ok(); }));
+  Node outsider(GetParam(), 0, 2, kQuick, [](TransportOptions& o) { o.secret[31] ^= 1; });
+  SendLink* link = outsider.Connect(b.address(), 1);
+  ASSERT_TRUE(DriveUntil({&outsider, &b}, [&] { return !link->status().ok(); }));
   ExpectNames(link->status(), absl::StatusCode::kPermissionDenied, 1);
   EXPECT_THAT(std::string(link->status().message()), HasSubstr("secret"));
   EXPECT_EQ(b.accepted_count, 0);

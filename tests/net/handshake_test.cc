@@ -204,7 +204,7 @@ TEST(Handshake, ARecordedHelloIsWorthlessAgainstAFreshNonce) {
 
 // What a listener says to whoever has not proved itself does not depend on its secret: otherwise
 // one refused connection would do to try secrets against.
-TEST(Handshake, AStrangerLearnsNothingThatDependsOnTheSecret) {
+TEST(Handshake, AnUnauthenticatedPeerLearnsNothingThatDependsOnTheSecret) {
   Talk impostor(Identity(1), Identity(3, 4, 9));
   impostor.Run();
   const std::string hello = impostor.messages[1];

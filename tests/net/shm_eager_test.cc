@@ -162,6 +162,26 @@ TEST(ShmEager, WhatWasSentBeforeTheLinkWasClosedWaitsForItsReceives) {
   EXPECT_THAT(std::string(messages.receives[2].status().message()), HasSubstr("closed the link"));
 }
 
+// Which nobody reads any more.
+TEST(ShmEager, AClosedLinkThatKeepsMessagesTakesAnyNumberOfNotices) {
+  ShmPair pair;
+  MakeReady(pair);
+  Messages messages(pair, 1);
+  messages.Send(0);
+  for (int i = 0; i < 300; ++i) {  // more than fit
+    ASSERT_EQ(pair.receiver->PostNotice("x"), Posted::kAccepted) << i;
+  }
+  EXPECT_TRUE(pair.receiver->HoldsNotices());
+  pair.sender.reset();
+  ASSERT_TRUE(PumpUntil({&pair.b}, [&] { return !pair.receiver->HoldsNotices(); }));
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_EQ(pair.receiver->PostNotice("x"), Posted::kAccepted) << i;
+  }
+  EXPECT_FALSE(pair.receiver->HoldsNotices());
+  messages.Receive(0);
+  EXPECT_TRUE(messages.receives[0].done() && messages.receives[0].status().ok());
+}
+
 TEST(ShmEager, AClosedLinkEndsWhenAReceiveIsPostedThatNothingIsThereFor) {
   ShmPair pair;
   MakeReady(pair);

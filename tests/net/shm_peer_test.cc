@@ -302,6 +302,36 @@ TEST(ShmOffers, WhatCannotBeReadIsSentInPieces) {
   EXPECT_EQ(memory, std::vector<std::byte>(4096, std::byte{0x5A}));
 }
 
+// As where a receiver has no descriptor for it. The sender goes on, and has no reason to wait with
+// what is small.
+TEST(ShmOffers, OneOfMemoryThatNeverCameKeepsItsReceiveFromEagerMessages) {
+  Request large, small;
+  ShmNode node(1);
+  node.Open();
+  ScriptedSender peer(&node);
+  ASSERT_EQ(node.accepted.size(), 1u);
+  std::vector<std::byte> memory(4096), more(64);
+  for (auto [to, request] : {std::pair(&memory, &large), std::pair(&more, &small)}) {
+    ASSERT_EQ(node.accepted[0]->PostReceive({2, 0}, {View(*node.transport, *to)}, request),
+              Posted::kAccepted);
+  }
+  OfferCell offer = Offer(peer.Clear(0).receive_id, 4096);
+  offer.share = 1;
+  peer.Write(offer);
+  peer.Write(Eager(0));
+  ASSERT_TRUE(PumpUntil({&node}, [&] { return large.done() || small.done(); }));
+  EXPECT_FALSE(large.done());
+  DataCell piece;
+  piece.receive_id = offer.receive_id, piece.total = 4096, piece.length = 4096;
+  piece.position = 0;
+  std::memset(peer.wire->segment.arena(), 0x5A, 4096);
+  peer.Write(piece);
+  ASSERT_TRUE(PumpUntil({&node}, [&] { return large.done() && small.done(); }));
+  EXPECT_TRUE(large.status().ok() && small.status().ok()) << large.status() << small.status();
+  EXPECT_EQ(small.bytes(), 64u);
+  EXPECT_EQ(memory, std::vector<std::byte>(4096, std::byte{0x5A}));
+}
+
 // An acceptor that speaks the handshake and then writes clear-to-sends by hand.
 struct ScriptedReceiver {
   explicit ScriptedReceiver(uint32_t receives_max) : bell(*Doorbell::Create()), sender(0) {

@@ -1,4 +1,5 @@
 // The parts of shm that need no second process: rings, arena, matching, copies, segments.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -260,6 +261,17 @@ TEST(Segment, MemoryThatCouldStillShrinkIsRefused) {
   EXPECT_EQ(Segment::Adopt(fd.get()).status().code(), absl::StatusCode::kInvalidArgument);
   FileDescriptor null(dup(STDERR_FILENO));
   EXPECT_EQ(Segment::Adopt(null.get()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// Kernels that are set to make no other (vm.memfd_noexec 2) make this.
+TEST(Segment, ItsMemoryIsNotExecutableWhereTheKernelKnowsThat) {
+  constexpr unsigned kNoExecSeal = 8;  // MFD_NOEXEC_SEAL
+  constexpr int kSealExec = 0x20;      // F_SEAL_EXEC
+  if (FileDescriptor(memfd_create("test", MFD_CLOEXEC | kNoExecSeal)).get() < 0) {
+    GTEST_SKIP() << "a kernel before 6.3";
+  }
+  FileDescriptor fd = *CreateSealedMemory("test", kPageBytes);
+  EXPECT_NE(fcntl(fd.get(), F_GET_SEALS) & kSealExec, 0);
 }
 
 TEST(Doorbell, OnlyAnEventfdAndAPageAreTakenFromAPeer) {

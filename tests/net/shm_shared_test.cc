@@ -152,6 +152,23 @@ TEST_F(ShmShared, SmallMemoryAndMemoryWithoutDescriptorsIsOrdinary) {
   EXPECT_EQ(shm::SharedMemory::Find(memory_.get(), kBytes), nullptr);
 }
 
+TEST(ShmSharedMemory, TakesNoMoreThanHalfOfTheDescriptors) {
+  const int next = dup(STDERR_FILENO);
+  ASSERT_GE(next, 0);
+  close(next);
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  for (const bool is_left : {true, false}) {
+    rlimit low = limit;
+    low.rlim_cur = static_cast<rlim_t>(2 * next + (is_left ? 2 : 0));
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+    const std::shared_ptr<std::byte> memory = shm::AllocateMemory(kBytes);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ASSERT_NE(memory, nullptr);
+    EXPECT_EQ(shm::SharedMemory::Find(memory.get(), kBytes) != nullptr, is_left);
+  }
+}
+
 // One thread frees memory while another looks for an ordinary buffer above it, and so holds it for
 // a moment: the last that does destroys it.
 TEST(ShmSharedMemory, IsFreedWhileAnotherThreadLooksThere) {

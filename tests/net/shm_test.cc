@@ -1,6 +1,7 @@
 // The shm transport from outside, beyond what the conformance suite asks of every transport:
 // sizes around its own limits, sleeping, many links, and how links come up and go.
 #include <gmock/gmock.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,8 +9,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <thread>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "net/shm/links.h"
 #include "tests/net/shm_test_util.h"
@@ -285,6 +289,55 @@ TEST(ShmSleep, AClearToSendThatNobodyWaitsForWakesNobody) {
   EXPECT_TRUE(pair.Pump([&] { return other.done() && send.done(); }));
 }
 
+// A sender that sleeps while a ring is full of clear-to-sends that it does not want: what does not
+// fit behind them wakes it.
+class ShmFullRing : public testing::Test {
+ protected:
+  void FillWhileTheSenderSleeps() {
+    pair_.Pump(
+        [&] { return !pair_.a.transport->Progress(Now()) && !pair_.b.transport->Progress(Now()); });
+    (void)pair_.receiver->PostReceive({1, 0}, {View(*pair_.b.transport, in_)}, &receive_);
+    (void)pair_.sender->PostSend({1, 0}, View(*pair_.a.transport, out_), &send_);
+    for (int turn = 0; turn < 3; ++turn) pair_.a.transport->Progress(Now());  // which offers it
+    ASSERT_TRUE(pair_.a.transport->PrepareWait());
+    for (Request& one : unwanted_) {
+      (void)pair_.receiver->PostReceive({2, 0}, {View(*pair_.b.transport, unused_)}, &one);
+    }
+    ASSERT_FALSE(IsAwake());
+  }
+  bool IsAwake() {
+    pollfd fd{pair_.a.transport->wait_fd(), POLLIN, 0};
+    return poll(&fd, 1, 0) == 1;
+  }
+  bool Ends(const std::function<bool()>& done) {
+    pair_.a.transport->FinishWait();
+    return pair_.Pump(done);
+  }
+
+  std::vector<std::byte> out_ = RandomBytes(1 << 20, 1), in_ = std::vector<std::byte>(1 << 20),
+                         unused_ = std::vector<std::byte>(64);
+  std::deque<Request> unwanted_ = std::deque<Request>(300);  // outlive the links, as the others
+  Request send_, receive_;
+  ShmPair pair_;
+};
+
+TEST_F(ShmFullRing, AnAnswerWakesTheSender) {
+  FillWhileTheSenderSleeps();
+  ASSERT_TRUE(PumpUntil({&pair_.b}, [&] { return receive_.done(); }));
+  pair_.b.transport->Progress(Now());
+  EXPECT_TRUE(IsAwake());
+  ASSERT_TRUE(Ends([&] { return send_.done(); }));
+  EXPECT_TRUE(send_.status().ok() && in_ == out_) << send_.status();
+}
+
+TEST_F(ShmFullRing, ANoticeWakesTheSender) {
+  FillWhileTheSenderSleeps();
+  ASSERT_EQ(pair_.receiver->PostNotice("over"), Posted::kAccepted);
+  EXPECT_TRUE(IsAwake());
+  ASSERT_TRUE(Ends([&] { return !pair_.a.notices.empty(); }));
+  EXPECT_EQ(pair_.a.notices, std::vector<std::string>{"over"});
+}
+
 // ---- Coming and going
 
 TEST(ShmLinks, ManyPeersTalkToOneAtOnce) {
@@ -359,6 +412,68 @@ absl::Status StatusOfConnecting(ShmNode* from, const std::string& address, int p
   EXPECT_EQ(from->broken.size(), 1u);
   from->broken.clear();
   return link->status();
+}
+
+// As workers that load data, and live on.
+TEST(ShmLinks, EndThoughAForkedProcessHasTheirDescriptors) {
+  for (const bool gives_up : {false, true}) {
+    ShmPair pair;
+    pair.Pump(
+        [&] { return !pair.a.transport->Progress(Now()) && !pair.b.transport->Progress(Now()); });
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);  // never outlives a test that was killed
+      while (true) pause();
+    }
+    ASSERT_GT(child, 0);
+    if (gives_up) pair.sender->Break(absl::AbortedError("the sender gives up"));
+    pair.sender.reset();
+    const bool is_told = PumpUntil(
+        {&pair.b}, [&] { return !pair.b.broken.empty(); }, absl::Seconds(5));
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    EXPECT_TRUE(is_told) << gives_up;
+  }
+}
+
+// Nothing hangs its sockets up then.
+TEST(ShmLinks, EndWhenTheirPeerIsKilledThoughAForkedProcessHasItsDescriptors) {
+  ShmNode node(1);
+  node.Open();
+  const pid_t peer = fork();
+  if (peer == 0) {
+    alarm(60);  // never outlives a test that was killed
+    ShmNode killed(0);
+    killed.Open();
+    auto link = killed.transport->Connect(node.transport->address(), Rank(1), Now());
+    (void)link->PostNotice(killed.transport->address());
+    SleepUntil(&killed, [&] { return !killed.notices.empty(); });
+    const pid_t worker = fork();
+    if (worker == 0) {
+      alarm(60);
+      while (true) pause();
+    }
+    (void)link->PostNotice(absl::StrCat(worker));
+    SleepUntil(
+        &killed, [] { return false; }, absl::Seconds(60));
+    _exit(1);
+  }
+  ASSERT_GT(peer, 0);
+  ASSERT_TRUE(SleepUntil(&node, [&] { return node.notices.size() == 1; }));
+  auto back = node.transport->Connect(node.notices[0], Rank(0), Now());
+  ASSERT_EQ(back->PostNotice("linked both ways"), Posted::kAccepted);
+  ASSERT_TRUE(SleepUntil(&node, [&] { return node.notices.size() == 2; }));
+  pid_t worker = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(node.notices[1], &worker));
+  kill(peer, SIGKILL);
+  const bool are_told = SleepUntil(&node, [&] { return node.broken.size() == 2; });
+  kill(worker, SIGKILL);
+  waitpid(peer, nullptr, 0);
+  EXPECT_TRUE(are_told);
+  for (const absl::Status& status : node.broken) {
+    EXPECT_THAT(std::string(status.message()),
+                testing::HasSubstr(absl::StrCat("rank 0 (process ", peer, " on ")));
+  }
 }
 
 TEST(ShmLinks, AddressesThatLeadNowhereAreNamed) {

@@ -172,7 +172,7 @@ TEST_F(Flood, TheLastDescriptorsAreLeftForFiles) {
 
 // 1,500 that connect and say nothing, and the same again and again, in another process.
 TEST(TcpFlood, LeavesFilesToTheProcessAndLetsItsPeersIn) {
-  Child strangers([](Child::Channel& channel) {
+  Child flood([](Child::Channel& channel) {
     rlimit limit{};
     getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = limit.rlim_max;
@@ -215,8 +215,8 @@ TEST(TcpFlood, LeavesFilesToTheProcessAndLetsItsPeersIn) {
     return 0;
   });
   const std::string address = child.channel().Hear();
-  strangers.channel().Say(address);
-  if (strangers.channel().Hear() != "come") GTEST_SKIP() << "fewer than 1,600 descriptors";
+  flood.channel().Say(address);
+  if (flood.channel().Hear() != "come") GTEST_SKIP() << "fewer than 1,600 descriptors";
   Node a(kTcp, 0, 3, {"tcp.sockets=2"});
   for (int i = 1; i <= 3; ++i) {
     SendLink* link = a.Connect(address, 1);
@@ -225,8 +225,8 @@ TEST(TcpFlood, LeavesFilesToTheProcessAndLetsItsPeersIn) {
     EXPECT_EQ(child.channel().Hear(), absl::StrCat("linked ", i));
     a.Destroy(link);
   }
-  strangers.channel().Say("over");
-  EXPECT_EQ(strangers.Wait(), 0);
+  flood.channel().Say("over");
+  EXPECT_EQ(flood.Wait(), 0);
   child.channel().Say("over");
   const std::string most = child.channel().Hear();
   ASSERT_NE(most, "");

@@ -83,14 +83,14 @@ TEST_F(ResumeRequest, WhatWasNotTakenIsSaidAgain) {
   EXPECT_EQ(std::memcmp(rest.data(), reinterpret_cast<char*>(&clear_) + 24, rest.size()), 0);
 }
 
-TEST_F(ResumeRequest, StrangersToTheLinkAreTurnedAway) {
-  const std::vector<std::pair<int, LinkParameters>> strangers = {
+TEST_F(ResumeRequest, SocketsThatAreNotOfTheLinkAreTurnedAway) {
+  const std::vector<std::pair<int, LinkParameters>> others = {
       {0, {kLink + 1, 0, 1, 1}},  // no such link
       {2, {kLink, 0, 1, 1}},      // another rank's
       {0, {kLink, 0, 2, 1}},      // of another number of sockets
       {0, {kLink, 1, 2, 1}},
   };
-  for (const auto& [rank, parameters] : strangers) {
+  for (const auto& [rank, parameters] : others) {
     RawPeer peer = RawPeer::ConnectTo(b_.address());
     EXPECT_FALSE(Come(peer, rank, parameters)) << rank;
   }

@@ -205,7 +205,7 @@ void CheckRetransmission(const Node& node, Findings& findings) {
 
 void CheckCongestionControl(const Node& node, Findings& findings) {
   std::vector<std::pair<std::string, std::string>> ecn;
-  std::vector<std::pair<std::string, int64_t>> classes;
+  std::vector<std::pair<std::string, std::string>> classes;
   for (const RdmaDevice& device : node.devices) {
     for (const NetInterface& interface : device.interfaces) {
       if (!interface.ecn.switches_known()) continue;
@@ -213,9 +213,10 @@ void CheckCongestionControl(const Node& node, Findings& findings) {
       ecn.emplace_back(interface.name, EcnText(interface.ecn));
     }
     for (const RdmaPort& port : device.ports) {
-      if (port.traffic_class.has_value()) {
-        classes.emplace_back(PortName(device, port), port.traffic_class->value);
-      }
+      if (!port.ethernet || !port.traffic_class.has_value()) continue;
+      const int64_t forced = port.traffic_class->value;
+      classes.emplace_back(PortName(device, port),
+                           forced == net::kNoTrafficClass ? "none" : absl::StrCat(forced));
     }
   }
   CheckEqual(ecn, "ecn-differs", "DCQCN's switches (np and rp of priorities 0 to 7)",

@@ -16,10 +16,15 @@ constexpr Bytes kLockedMemoryWanted = GiB(1);
 constexpr Bytes kSharedMemoryWanted = GiB(1);
 constexpr int64_t kOpenFilesWanted = 65536;
 
+// The one that NCCL takes: it closes a library that has no table for it, and tries the next. Where
+// none has, the first that loads; null: none does.
 const NetPlugin* FirstThatLoads(const std::vector<NetPlugin>& plugins) {
-  auto loads = [](const NetPlugin& plugin) { return !plugin.path.empty(); };
-  auto found = std::find_if(plugins.begin(), plugins.end(), loads);
-  return found == plugins.end() ? nullptr : &*found;
+  const NetPlugin* first = nullptr;
+  for (const NetPlugin& plugin : plugins) {
+    if (!plugin.tables.empty()) return &plugin;
+    if (first == nullptr && !plugin.path.empty()) first = &plugin;
+  }
+  return first;
 }
 
 void CheckPlugin(const Node& node, Findings& findings) {

@@ -132,7 +132,7 @@ std::map<std::string, std::string> Traits(const nlohmann::json& node) {
   traits["RDMA devices"] = devices.empty() ? "none" : absl::StrJoin(devices, ", ");
   std::string plugin = "none";
   for (const auto& tried : node.value("plugins", nlohmann::json::array())) {
-    if (!tried.value("path", "").empty()) {
+    if (!tried.value("tables", nlohmann::json()).empty()) {
       plugin = absl::StrCat(tried.value("name", ""), " ",
                             tried.value("tables", nlohmann::json()).dump());
       break;

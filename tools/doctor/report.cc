@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,13 +18,20 @@ using net::RdmaGid;
 using net::RdmaPort;
 using nlohmann::ordered_json;
 
+// Nothing: it forces none, or does not tell.
+std::optional<int64_t> ForcedTrafficClass(const RdmaPort& port) {
+  const bool forces =
+      port.traffic_class.has_value() && port.traffic_class->value != net::kNoTrafficClass;
+  return forces ? std::optional(port.traffic_class->value) : std::nullopt;
+}
+
 std::string PortText(const RdmaDevice& device, const RdmaPort& port) {
   std::string text = absl::StrFormat("    port %d: %s%s, %g Gb/s %s", port.number,
                                      port.state.empty() ? "?" : port.state,
                                      port.physical.empty() ? "" : absl::StrCat(" ", port.physical),
                                      port.gbps, port.ethernet ? "Ethernet" : "InfiniBand");
-  if (port.traffic_class.has_value())
-    absl::StrAppend(&text, ", traffic class ", port.traffic_class->value);
+  const std::optional<int64_t> forced = ForcedTrafficClass(port);
+  if (forced.has_value()) absl::StrAppend(&text, ", traffic class ", *forced);
   absl::StrAppend(&text, "\n");
   if (!port.ethernet) return text;
   const RdmaGid* chosen = ChosenGid(port);
@@ -75,8 +83,8 @@ ordered_json PortJson(const RdmaPort& port) {
   for (const RdmaGid& gid : port.gids) json["gids"].push_back(gid_json(gid));
   const RdmaGid* chosen = ChosenGid(port);
   json["gid"] = chosen != nullptr ? gid_json(*chosen) : ordered_json();
-  json["traffic_class"] =
-      port.traffic_class.has_value() ? ordered_json(port.traffic_class->value) : ordered_json();
+  const std::optional<int64_t> forced = ForcedTrafficClass(port);
+  json["traffic_class"] = forced.has_value() ? ordered_json(*forced) : ordered_json();
   json["counters"] = port.counters;
   return json;
 }

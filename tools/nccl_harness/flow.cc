@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,7 @@ namespace {
 constexpr std::byte kGuard{0xC3};
 constexpr int kSizesOfTest = 64;  // of the caller's array, as in NCCL
 constexpr int kSentinel = -77777;
+constexpr size_t kRegisteredMost = std::numeric_limits<int>::max();  // that regMr of v7 can be told
 constexpr size_t kScribbleMax = 1 << 20;
 // A receive whose data comes late is told from one whose data is wrong by waiting this long.
 constexpr absl::Duration kLatePatience = absl::Milliseconds(200);
@@ -28,7 +30,7 @@ void* const kHint = reinterpret_cast<void*>(nccl::abi::kOptionalReceiveCompletio
 }  // namespace
 
 size_t SlotCount(size_t slot_bytes, size_t wanted, size_t memory_max) {
-  return std::clamp<size_t>(memory_max / (slot_bytes + 256), 1, wanted);
+  return std::clamp<size_t>(std::min(memory_max, kRegisteredMost) / (slot_bytes + 256), 1, wanted);
 }
 
 Slots::Slots(Rank& rank, void* comm, size_t slot_bytes, size_t count)

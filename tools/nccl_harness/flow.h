@@ -46,7 +46,8 @@ class Slots {
   std::vector<size_t> free_;
 };
 
-// How many slots of this size may be had within --memory.
+// How many slots of this size may be had within --memory, and within what every version of regMr
+// can be told.
 size_t SlotCount(size_t slot_bytes, size_t wanted, size_t memory_max);
 
 class Sender {

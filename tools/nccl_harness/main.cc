@@ -107,7 +107,8 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--requests", options.requests, "Random messages each way on each communicator")
       ->check(CLI::Range(1, kRequestsMost));
   app.add_option("--size-max", words.size_max, "Largest random message, up to 1G");
-  app.add_option("--memory", words.memory, "Buffers of one side of one connection, about");
+  app.add_option("--memory", words.memory,
+                 "Buffers of one side of one connection, about; 2G at most");
   app.add_option("--seed", options.seed, "Of sizes, tags, groups and orders");
   app.add_option("--timeout", words.timeout,
                  "For a connection to stand, or any request to complete");

@@ -3,8 +3,8 @@
 //
 // Every datagram begins with an envelope: the number of the link at its receiver, and a keyed check
 // (SipHash-2-4) of the envelope and of the packet's header, with a key that only the two ends can
-// make: from the job's secret and a nonce of each (MakeKeys). So a datagram of a stranger, or of an
-// earlier life of a process, costs one hash and changes nothing.
+// make: from the job's secret and a nonce of each (MakeKeys). So a datagram of an unauthenticated
+// peer, or of an earlier life of a process, costs one hash and changes nothing.
 //
 // That check does not cover the chunk: a peer that has seen a packet can put another chunk behind
 // its header. Where both ends want it (multipath.authenticate_chunks), the envelope of data holds a

@@ -152,8 +152,8 @@ MultipathTransport::~MultipathTransport() {
   const SocketStatistics& seen = statistics();
   WEFT_LOG_DEBUG("multipath: ", seen.sent, " packets sent in ", seen.send_calls, " calls, ",
                  seen.send_errors, " not taken; ", seen.received, " received in ",
-                 seen.receive_calls, " calls; ", seen.strangers, " of strangers, ", seen.malformed,
-                 " damaged or forged");
+                 seen.receive_calls, " calls; ", seen.unauthenticated, " unauthenticated, ",
+                 seen.malformed, " damaged or forged");
 }
 
 void MultipathTransport::SweepLingering() {

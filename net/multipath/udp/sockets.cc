@@ -295,7 +295,7 @@ void UdpSockets::Take(const Received& datagram) {
   ++statistics_.received;
   DatagramOwner* owner = OwnerOf(datagram.header);
   if (owner == nullptr) {
-    ++statistics_.strangers;
+    ++statistics_.unauthenticated;
     return;
   }
   owner->OnDatagram(datagram);

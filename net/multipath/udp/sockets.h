@@ -43,7 +43,7 @@ struct SocketStatistics {
   int64_t sent = 0, received = 0;             // packets
   int64_t send_calls = 0, receive_calls = 0;  // of the kernel
   int64_t send_errors = 0;                    // packets that it did not take
-  int64_t strangers = 0;                      // datagrams for no link, or without its key
+  int64_t unauthenticated = 0;                // datagrams for no link, or without its key
   int64_t malformed = 0;                      // with a peer's header, but damaged, or forged
 };
 
@@ -85,7 +85,7 @@ class UdpSockets final : private DatagramSink {
   class Socket;
   UdpSockets(Poller& poller, const SocketOptions& options);
   absl::Status OpenAll(const SocketAddress& first);
-  // The link that a datagram is for and whose peer has sealed it; null: a stranger's.
+  // The link that a datagram is for and whose peer has sealed it; null: none, it is not authentic.
   DatagramOwner* OwnerOf(absl::Span<const std::byte> header);
   ChunkPlaces* PlacesOf(absl::Span<const std::byte> header) override { return OwnerOf(header); }
   void Take(const Received& datagram) override;

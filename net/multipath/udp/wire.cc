@@ -37,7 +37,7 @@ Wire::Wire(Poller& poller, const OpenPaths& open, const WireOptions& options, bo
     : PollHandler(poller), options_(options), is_connector_(is_connector), owner_(&owner) {
   Nonce random = NewNonce();
   std::copy_n(random.begin(), nonce_.size(), nonce_.begin());
-  // What strangers send before the peer is known must not fit either.
+  // What unauthenticated peers send before the peer is known must not fit either.
   std::copy_n(random.begin() + nonce_.size(), receive_key_.size(), receive_key_.begin());
   paths_ = open(*this);
 }

@@ -87,6 +87,20 @@ TEST(RdmaDevices, WhatIsMissingOrOddIsLeftOut) {
   EXPECT_FALSE(port.traffic_class.has_value());
 }
 
+// As mlx5 shows it after its start.
+TEST(RdmaDevices, ATrafficClassThatNothingForcesIsNone) {
+  for (const char* text : {"", "src_ip=10.1.0.1,dst_ip=10.1.0.0/16,tclass=96\n"}) {
+    ScratchFolder root;
+    AddMlx5(root, 0);
+    root.Write("sys/class/infiniband/mlx5_0/tc/1/traffic_class", text);
+    auto devices = ReadRdmaDevices(root.path());
+    ASSERT_TRUE(devices.ok()) << devices.status();
+    const RdmaPort& port = devices->front().ports[0];
+    ASSERT_TRUE(port.traffic_class.has_value()) << text;
+    EXPECT_EQ(port.traffic_class->value, kNoTrafficClass) << text;
+  }
+}
+
 TEST(RdmaDevices, ASoftDeviceFindsItsInterface) {
   ScratchFolder root;
   root.Write("sys/class/infiniband/rxe0/ports/1/state", "4: ACTIVE\n");

@@ -79,6 +79,36 @@ TEST_F(TuningTest, WhatIsWantedIsSetAndReadBack) {
   for (const NicChange& change : Plan(wishes)) EXPECT_FALSE(change.differs()) << change.name;
 }
 
+TEST_F(TuningTest, ATrafficClassIsForcedWhereNoneWas) {
+  const std::string file = "sys/class/infiniband/mlx5_0/tc/1/traffic_class";
+  root_.Write(file, "");
+  NicWishes wishes;
+  wishes.traffic_class = 106;
+  auto changes = Plan(wishes);
+  ASSERT_NE(Find(changes, "traffic class"), nullptr);
+  EXPECT_TRUE(Find(changes, "traffic class")->differs());
+  ASSERT_TRUE(ApplyNics(changes).ok());
+  EXPECT_EQ(Contents(root_ / file), "106");
+}
+
+TEST_F(TuningTest, AWishThatNoNicHasASettingForIsAnErrorByName) {
+  NicWishes priority, traffic_class, dcqcn;
+  priority.priority = 4;
+  traffic_class.traffic_class = 106;
+  dcqcn.dcqcn = DcqcnParameters();
+  for (const NicWishes& wishes : {priority, traffic_class, dcqcn}) {
+    EXPECT_TRUE(CheckWishes(Plan(wishes), wishes).ok());
+  }
+  // As with the kernel's own driver, which shows parameters to root alone.
+  std::filesystem::remove_all(root_ / "sys/class/net/ens0/ecn");
+  std::filesystem::remove_all(root_ / "sys/class/infiniband/mlx5_0/tc");
+  EXPECT_THAT(CheckWishes(Plan(priority), priority).message(), HasSubstr("priority 4"));
+  EXPECT_THAT(CheckWishes(Plan(traffic_class), traffic_class).message(),
+              HasSubstr("traffic class 106"));
+  EXPECT_THAT(CheckWishes(Plan(dcqcn), dcqcn).message(), HasSubstr("DCQCN's parameters"));
+  EXPECT_TRUE(CheckWishes(Plan({}), {}).ok());
+}
+
 TEST_F(TuningTest, AllOfItOrNothing) {
   NicWishes wishes;
   wishes.priority = 4;

@@ -1,4 +1,4 @@
-// What a stranger says that his side is set to, before he has proved himself.
+// What an unauthenticated peer says that its side is set to.
 #include <gtest/gtest.h>
 
 #include <string>

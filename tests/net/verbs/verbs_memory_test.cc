@@ -10,7 +10,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "net/verbs/entry_ring.h"
 #include "net/verbs/memory.h"
+#include "net/verbs/own_pages.h"
+#include "net/verbs/rails.h"
 #include "tests/net/verbs/gpu_memory.h"
 #include "tests/net/verbs/remapped.h"
 #include "tests/net/verbs/scripted_nic.h"
@@ -176,6 +179,27 @@ TEST(VerbsMemoryOfLinks, ARegistrationDoesNotFollowWhatIsMappedAnew) {
   const Region stale = *world.b->transport().Register(to.data(), to.size());
   to.MapAnew();
   EXPECT_THAT(SendOnce(world, from, to, std::byte{7}), HasSubstr("byte 0 is 0"));
+}
+
+// A forked child has none of the pages that stay registered, nor what else would lie on them.
+TEST(VerbsMemoryOfLinks, WhatStaysRegisteredHasPagesOfItsOwn) {
+  ScriptedFabric fabric;
+  ScriptedDeviceOptions device;
+  device.address = 0x0a010001;
+  auto rails = Rails::Open(fabric.MakeNic({device}), VerbsOptions{.eager_max = 4096});
+  ASSERT_TRUE(rails.ok()) << rails.status();
+  EntryRing ring(**rails);
+  ASSERT_TRUE(ring.Open(/*leads=*/true).ok());
+  Control hello;
+  ring.Describe(&hello);
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  EXPECT_EQ(hello.ring % page, 0u) << "the heap's objects are on its first page";
+  for (size_t bytes : {size_t{4}, size_t{page}}) {
+    auto pages = MapOwnPages(bytes);
+    ASSERT_TRUE(pages.ok()) << pages.status();
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(pages->get()) % page, 0u);
+    EXPECT_EQ(pages->get()[bytes - 1], std::byte{0});
+  }
 }
 
 TEST(VerbsMemoryOfLinks, WhatGoesEagerlyIsNotRegistered) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tests/plugins/contracts.h"
+#include "tools/nccl_harness/flow.h"
 
 namespace weft::harness {
 namespace {
@@ -59,6 +60,14 @@ TEST(NcclHarness, MeasuresSpeedAndChecksData) {
     EXPECT_GT(row.time_us, 0);
     EXPECT_GT(row.half_round_trip_us, 0);
   }
+}
+
+// An int, in version 7.
+TEST(NcclHarness, RegistersNoMoreThanEveryVersionCanBeTold) {
+  constexpr size_t kSlot = 100 << 20;
+  EXPECT_EQ(SlotCount(kSlot, 64, size_t{8} << 30), 20u);
+  EXPECT_EQ(SlotCount(kSlot, 64, size_t{1} << 30), 10u);
+  EXPECT_EQ(SlotCount(kSlot, 64, 1), 1u);
 }
 
 TEST(NcclHarness, AFileThatIsNoPluginIsNamed) {

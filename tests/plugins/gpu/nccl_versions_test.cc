@@ -1,7 +1,7 @@
 // One plugin for every NCCL: those in ~/.cache/weft/nccl/VERSION/libnccl.so.2 start, load it by its
 // name as a job does, exchange their bootstrap over it (from 2.23 on), make all connections and
-// end, on the scripted GPU; those whose kernels are played move data as well. `tools/dev test nccl`
-// fetches one NCCL of each minor version.
+// end, on the scripted GPU; those whose kernels are emulated move data as well. `tools/dev test
+// nccl` fetches one NCCL of each minor version.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -86,7 +86,7 @@ int TableOf(int version) {
   return minor >= 20 ? 8 : 7;
 }
 
-std::vector<Nccl> FindPlayedNccls() {
+std::vector<Nccl> FindNcclsWithKernels() {
   std::vector<Nccl> out = FindNccls();
   std::erase_if(out, [](const Nccl& nccl) {
     return nccl.version < scripted::kNcclVersionFirst || nccl.version > scripted::kNcclVersionLast;
@@ -166,9 +166,9 @@ TEST_P(NcclVersions, UsesTwoInterfacesApart) {
   ExpectOverWeft({"via NET/weft/0", "via NET/weft/1"});
 }
 
-class PlayedNcclVersions : public NcclVersions {};
+class NcclVersionsWithKernels : public NcclVersions {};
 
-TEST_P(PlayedNcclVersions, CarryAllCollectivesInBothProtocols) {
+TEST_P(NcclVersionsWithKernels, CarryAllCollectivesInBothProtocols) {
   job_.counts = {1, 1000, 300'000};
   for (const char* protocol : {"Simple", "LL"}) {
     Set({{"NCCL_PROTO", protocol}});
@@ -177,7 +177,7 @@ TEST_P(PlayedNcclVersions, CarryAllCollectivesInBothProtocols) {
 }
 
 // Two fabrics, two answers for the same sizes, in NCCL's own words for what it does.
-TEST_P(PlayedNcclVersions, DoWhatTheTunerAsks) {
+TEST_P(NcclVersionsWithKernels, DoWhatTheTunerAsks) {
   constexpr char kFabric[] = "leaf-spine:leaves=2,hosts_per_leaf=1,bandwidth=";
   job_.counts = {16384};
   // In later versions in words, before in numbers: ring is 1, LL 0, Simple 2.
@@ -257,9 +257,10 @@ TunedCalls AdviceOf(const std::string& log) {
 // Its own choice and the tuner's, on real NCCL: what it does by itself is what the tuner's line
 // says that it would, with the tuner it does what is asked, and that is never predicted to take
 // longer. Prints the table: kinds and sizes, both choices, and the planner's times of both.
-TEST_P(PlayedNcclVersions, DoWhatTheTunerSaysTheyDoAloneAndWithIt) {
+TEST_P(NcclVersionsWithKernels, DoWhatTheTunerSaysTheyDoAloneAndWithIt) {
   if (GetParam().version < kNamesCallsFrom) GTEST_SKIP() << "lines of NCCL 2.23 name no kinds";
-  if (GetParam().version < FindPlayedNccls().back().version && getenv("WEFT_TEST_ALL") == nullptr) {
+  if (GetParam().version < FindNcclsWithKernels().back().version &&
+      getenv("WEFT_TEST_ALL") == nullptr) {
     GTEST_SKIP() << "of the newest NCCL alone; WEFT_TEST_ALL=1: of all";
   }
   job_.ranks = 4;
@@ -332,7 +333,7 @@ class ProfiledNccl {
 };
 
 // A program of NCCL's own, as the programs that show records show it.
-TEST_P(PlayedNcclVersions, RecordWhatTheyDo) {
+TEST_P(NcclVersionsWithKernels, RecordWhatTheyDo) {
   if (GetParam().version < kProfilerFrom) GTEST_SKIP() << "no profilers before NCCL 2.23";
   ProfiledNccl profiled(&job_);
   job_.counts = {1000, 300'000};
@@ -406,7 +407,7 @@ TEST_P(PlayedNcclVersions, RecordWhatTheyDo) {
 }
 
 // Which our transports that measure them say by the network plugin's events.
-TEST_P(PlayedNcclVersions, TellTheRoundTripsOfTheirFlows) {
+TEST_P(NcclVersionsWithKernels, TellTheRoundTripsOfTheirFlows) {
   if (GetParam().version < kRanksKnownFrom) GTEST_SKIP() << "not asked for before NCCL 2.27";
   ProfiledNccl profiled(&job_);
   job_.counts = {1000, 100'000};
@@ -441,9 +442,10 @@ std::string NameOf(const testing::TestParamInfo<Nccl>& info) {
   return absl::StrReplaceAll(info.param.name, {{".", "_"}});
 }
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NcclVersions);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PlayedNcclVersions);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NcclVersionsWithKernels);
 INSTANTIATE_TEST_SUITE_P(, NcclVersions, testing::ValuesIn(FindNccls()), NameOf);
-INSTANTIATE_TEST_SUITE_P(, PlayedNcclVersions, testing::ValuesIn(FindPlayedNccls()), NameOf);
+INSTANTIATE_TEST_SUITE_P(, NcclVersionsWithKernels, testing::ValuesIn(FindNcclsWithKernels()),
+                         NameOf);
 
 TEST(AllNcclVersions, AreThere) {
   if (FindNccls().empty()) GTEST_SKIP() << "no NCCL in " << Folder() << ": tools/dev test nccl";

@@ -1,6 +1,6 @@
 // Real NCCL over the plugin, without a GPU: NCCL's host code as it is shipped (its start, its
-// topology search, its proxy threads, its calls of the plugin), on a CUDA runtime that is played on
-// the CPU, kernels too (scripted/attach.cc). Each process is a host to NCCL.
+// topology search, its proxy threads, its calls of the plugin), on a CUDA runtime that is emulated
+// on the CPU, kernels too (scripted/attach.cc). Each process is a host to NCCL.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,11 +28,11 @@ class ScriptedGpu : public testing::Test {
     if (nccl == nullptr) GTEST_SKIP() << "no NCCL (WEFT_TEST_NCCL)";
     int version = NcclVersion(nccl);
     if (version < scripted::kNcclVersionFirst || version > scripted::kNcclVersionLast) {
-      GTEST_SKIP() << "the scripted GPU plays the kernels of NCCL 2.22 to 2.32, this is "
+      GTEST_SKIP() << "the scripted GPU emulates the kernels of NCCL 2.22 to 2.32, this is "
                    << version;
     }
     job_.scripted_gpu = true;
-    // What is played: rings, and neither of the protocols of NVLink.
+    // What is emulated: rings, and neither of the protocols of NVLink.
     job_.environment = {{"NCCL_NET_PLUGIN", WEFT_PLUGIN}, {"NCCL_ALGO", "Ring"}};
   }
 
@@ -51,7 +51,7 @@ class ScriptedGpu : public testing::Test {
   NcclJob job_;
 };
 
-// NCCL's protocols that are played: Simple, steps of up to 512 KiB; LL, lines of data and flags.
+// NCCL's protocols that are emulated: Simple, steps of up to 512 KiB; LL, lines of data and flags.
 class ScriptedGpuTransports
     : public ScriptedGpu,
       public testing::WithParamInterface<std::tuple<std::string, std::string>> {};

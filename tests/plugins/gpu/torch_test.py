@@ -2,7 +2,7 @@
 """PyTorch's NCCL backend over the plugin: two processes on one GPU, which NCCL takes for two hosts.
 
 Collectives and point to point, each value checked, and a data-parallel model. Without a GPU
-PyTorch and NCCL run all the same, on a CUDA runtime that is played (scripted/), as far as they need
+PyTorch and NCCL run all the same, on a CUDA runtime that is emulated (scripted/), as far as they need
 no kernel of PyTorch's: the model is left out then. Skipped where there is no PyTorch with CUDA
 (WEFT_BENCH_PYTHON names the interpreter that has it; `tools/dev test nccl` installs one).
 """
@@ -78,7 +78,7 @@ def start(python: str, rank: int, folder: pathlib.Path, port: int,
         "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(folder / f"nccl{rank}"),
         "NCCL_MAX_NCHANNELS": "4", "NCCL_RAS_ENABLE": "0"}
-    if scripted:  # what is played: rings
+    if scripted:  # what is emulated: rings
         driver = folder / "libcuda.so.1"
         if not driver.exists():
             driver.symlink_to(SCRIPTED_GPU)

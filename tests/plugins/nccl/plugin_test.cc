@@ -145,7 +145,8 @@ TEST(NcclPlugin, TheLogSaysWhatSettingUpConnectionsTookByPhase) {
 
 TEST(NcclPlugin, AHandleOfAnotherPluginIsRefusedAtOnce) {
   Instance instance;
-  HandleBytes handle{};
+  HandleBytes handle;
+  handle.fill('?');  // to its end, where ours keep the number of an attempt
   std::strcpy(handle.data(), "somebody else's");
   auto [send, none] = Meet(instance, handle, nullptr, nullptr);
   EXPECT_EQ(send.result, nccl::abi::kInvalidUsage);
@@ -157,6 +158,7 @@ TEST(NcclPlugin, AHandleOfAnotherProtocolVersionIsRefusedWithBothVersions) {
   Instance instance;
   Listening listening = Listen(instance);
   listening.handle[4] = 99;
+  listening.handle.back() = 1;
   auto [send, none] = Meet(instance, listening.handle, nullptr, nullptr);
   EXPECT_EQ(send.result, nccl::abi::kInvalidUsage);
   EXPECT_THAT(send.warning, HasSubstr("version 99"));
@@ -241,18 +243,18 @@ TEST(NcclPlugin, GarbageOnTheListeningSocketDisturbsNobody) {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(port);
-  std::vector<int> strangers;
+  std::vector<int> unauthenticated;
   for (int i = 0; i < 8; ++i) {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     std::string garbage(512, static_cast<char>(i * 37));
     send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL);
-    strangers.push_back(fd);
+    unauthenticated.push_back(fd);
   }
   auto [send, receive] = Meet(instance, listening.handle, &instance, &listening);
   EXPECT_NE(send.comm, nullptr) << send.warning;
   EXPECT_NE(receive.comm, nullptr) << receive.warning;
-  for (int fd : strangers) close(fd);
+  for (int fd : unauthenticated) close(fd);
 }
 
 TEST(NcclPlugin, AListenerThatHasGoneIsNamedWithinTheConnectTimeout) {

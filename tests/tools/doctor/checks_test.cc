@@ -70,6 +70,12 @@ TEST_F(DeviceChecks, AServerInOrderHasNoIlls) {
   EXPECT_THAT(Ills(Examine()), IsEmpty()) << FindingsText(Examine());
 }
 
+TEST_F(DeviceChecks, ARailThatForcesNoTrafficClassWhereTheOtherDoes) {
+  root_.Write("sys/class/infiniband/mlx5_1/tc/1/traffic_class", "");
+  EXPECT_THAT(Ills(Examine()), ElementsAre(Is(Severity::kWarning, "traffic-class-differs",
+                                              "mlx5_0 port 1 106, mlx5_1 port 1 none")));
+}
+
 TEST_F(DeviceChecks, APortThatIsDown) {
   WritePort("state", "1: DOWN\n");
   WritePort("phys_state", "3: Disabled\n");
@@ -196,6 +202,11 @@ TEST(SoftwareChecks, APluginThatWasAskedForAndDoesNotLoadIsAnError) {
   findings.clear();
   CheckSoftware(node, findings);
   EXPECT_THAT(findings, ElementsAre(Is(Severity::kNote, "plugin", "v12, v11")));
+  // NCCL passes over a library of its list that has no table.
+  node.plugins.insert(node.plugins.begin(), {"libempty.so", "/opt/libempty.so", {}, ""});
+  findings.clear();
+  CheckSoftware(node, findings);
+  EXPECT_THAT(findings, ElementsAre(Is(Severity::kNote, "plugin", "/opt/libnccl-net-weft.so")));
 }
 
 TEST(SoftwareChecks, GpuMemoryThatNoNicCanReach) {

@@ -143,7 +143,7 @@ TEST_F(ReaderTest, WhatHasArrivedIsNotWrittenAgain) {
   EXPECT_EQ(buffer_.substr(0, 3 * kChunk), ChunkOf(0) + ChunkOf(1) + ChunkOf(2));
 }
 
-TEST_F(ReaderTest, StrangersWriteNowhere) {
+TEST_F(ReaderTest, UnauthenticatedDatagramsAreWrittenNowhere) {
   is_known_ = false;
   Send({DatagramOf(0, ChunkOf(0)), DatagramOf(kChunk, ChunkOf(1))});
   ReadUntil(2);

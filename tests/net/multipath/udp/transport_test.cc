@@ -160,15 +160,17 @@ TEST(MultipathTransportTest, AsManyReportsAboutPathsAsAreKeptReachThePeer) {
   EXPECT_TRUE(b.broken.empty());
 }
 
-TEST(MultipathTransportTest, DatagramsOfStrangersAreCountedAndChangeNothing) {
+TEST(MultipathTransportTest, UnauthenticatedDatagramsAreCountedAndChangeNothing) {
   int port = FreePorts(8);
   Pair pair(kMultipath, {"multipath.paths=4", absl::StrCat("multipath.port=", port)});
   Exchange(pair, 10'000, 1);
   FileDescriptor fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   Random random(1);
-  constexpr int kStrangers = 500;
-  auto strangers = [&] { return StatisticsOf(pair.a).strangers + StatisticsOf(pair.b).strangers; };
-  for (int i = 0; i < kStrangers; ++i) {
+  constexpr int kUnauthenticated = 500;
+  auto unauthenticated = [&] {
+    return StatisticsOf(pair.a).unauthenticated + StatisticsOf(pair.b).unauthenticated;
+  };
+  for (int i = 0; i < kUnauthenticated; ++i) {
     std::string bytes(random.Below(300), '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
     // As like ours as an outsider can make them.
@@ -176,10 +178,10 @@ TEST(MultipathTransportTest, DatagramsOfStrangersAreCountedAndChangeNothing) {
     SocketAddress to = *SocketAddress::Parse(absl::StrCat("127.0.0.1:", port + i % 8));
     ASSERT_EQ(sendto(fd.get(), bytes.data(), bytes.size(), 0, to.get(), to.size()),
               static_cast<ssize_t>(bytes.size()));
-    ASSERT_TRUE(pair.Drive([&] { return strangers() == i + 1; })) << i;
+    ASSERT_TRUE(pair.Drive([&] { return unauthenticated() == i + 1; })) << i;
   }
   Exchange(pair, 3'000'000, 2);
-  EXPECT_EQ(strangers(), kStrangers);
+  EXPECT_EQ(unauthenticated(), kUnauthenticated);
   EXPECT_TRUE(pair.a.broken.empty() && pair.b.broken.empty());
 }
 

@@ -90,7 +90,7 @@ class End final : private WireOwner {
   }
   void Deliver(const std::string& bytes, absl::Time now) {
     if (!IsSealed(AsBytes(bytes), datagrams_->key())) {
-      ++strangers;
+      ++unauthenticated;
       return;
     }
     datagrams_->OnDatagram(ReceivedOf(AsBytes(bytes), /*marked=*/false, now, now));
@@ -99,7 +99,7 @@ class End final : private WireOwner {
   std::string buffer;    // of the message that comes
   bool reduces = false;  // adds to it, else is put there
   int arrived = 0, sent = 0;
-  int64_t malformed = 0, strangers = 0;
+  int64_t malformed = 0, unauthenticated = 0;
   absl::Status broken;
 
  private:
@@ -209,7 +209,7 @@ TEST_P(WireTest, AForgedChunkUnderAGenuineHeaderIsDroppedAndCounted) {
   });
   EXPECT_GE(forged, 21);
   EXPECT_EQ(receiver().malformed, forged);
-  EXPECT_EQ(receiver().strangers + sender().strangers, 0);
+  EXPECT_EQ(receiver().unauthenticated + sender().unauthenticated, 0);
   EXPECT_EQ(receiver().buffer, Expected(text_));
   EXPECT_TRUE(receiver().broken.ok() && sender().broken.ok());
 }
@@ -247,7 +247,7 @@ TEST_P(WireTest, APacketSentAgainByAnybodyChangesNothing) {
     }
     EXPECT_EQ(receiver().arrived, 3);
     EXPECT_EQ(sender().sent, 3);
-    EXPECT_EQ(receiver().malformed + receiver().strangers + sender().strangers, 0);
+    EXPECT_EQ(receiver().malformed + receiver().unauthenticated + sender().unauthenticated, 0);
     EXPECT_TRUE(receiver().broken.ok() && sender().broken.ok());
     // Nor do they pass for a sign of life of a peer that is gone.
     const absl::Time heard[] = {sender().wire().heard_at(), receiver().wire().heard_at()};

@@ -21,12 +21,12 @@ using weft::scripted::Layout;
 
 namespace {
 
-int Unplayed(const char* name) {
-  fprintf(stderr, "scripted GPU: %s is not played\n", name);
+int NotEmulated(const char* name) {
+  fprintf(stderr, "scripted GPU: %s is not emulated\n", name);
   return weft::scripted::kNotSupported;
 }
 
-// A call of this library; null: it is not played.
+// A call of this library; null: it is not emulated.
 void* FindCall(const char* name) {
   Dl_info self{};
   if (dladdr(reinterpret_cast<void*>(&FindCall), &self) == 0) return nullptr;
@@ -34,7 +34,7 @@ void* FindCall(const char* name) {
   return dlsym(library, name);
 }
 
-// Null: those of this version are not played, but all else is.
+// Null: those of this version are not emulated, but all else is.
 std::unique_ptr<KernelTable> KernelsOf(void* nccl, const Detours& detours) {
   auto get_version = reinterpret_cast<int (*)(int*)>(dlsym(nccl, "ncclGetVersion"));
   int version = 0;
@@ -54,7 +54,7 @@ absl::Status Attach(void* nccl) {
     void* call = FindCall(name.c_str());
     auto status = call != nullptr
                       ? Detours::Replace(function, call)
-                      : Detours::ReplaceByNamed(function, strdup(name.c_str()), Unplayed);
+                      : Detours::ReplaceByNamed(function, strdup(name.c_str()), NotEmulated);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

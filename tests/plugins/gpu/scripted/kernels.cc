@@ -118,7 +118,7 @@ class Block {
     auto type = static_cast<WorkType>(batch.work_type);
     if (function == nullptr || (type != WorkType::kP2p && type != WorkType::kCollective) ||
         (args_.storage != 0 && !layout().reads_work_buffer())) {
-      fprintf(stderr, "scripted GPU: function %u with works of type %u in %s is not played\n",
+      fprintf(stderr, "scripted GPU: function %u with works of type %u in %s is not emulated\n",
               static_cast<unsigned>(batch.function), static_cast<unsigned>(batch.work_type),
               args_.storage == 0 ? "the arguments" : "a buffer");
       abort();
@@ -340,7 +340,7 @@ const KernelTable::Function* KernelTable::Find(int id) const {
   return nullptr;
 }
 
-void PlayKernel(const KernelTable& table, std::vector<char>& arguments) {
+void EmulateKernel(const KernelTable& table, std::vector<char>& arguments) {
   uint64_t mask = reinterpret_cast<KernelArgs*>(arguments.data())->channel_mask;
   std::vector<std::thread> blocks;
   for (int block = 0; mask != 0; ++block, mask &= mask - 1) {

@@ -49,7 +49,7 @@ struct SlotWord {
 
 class Layout {
  public:
-  // The layout of a version (22809 for 2.28.9); without a value where its kernels are not played.
+  // The layout of a version (22809 for 2.28.9); without a value where its kernels are not emulated.
   static std::optional<Layout> Of(int version);
 
   Communicator ReadCommunicator(const char* communicator) const;

@@ -10,7 +10,7 @@
 
 namespace weft::scripted {
 
-// ncclGetVersion() of those whose kernels are played.
+// ncclGetVersion() of those whose kernels are emulated.
 inline constexpr int kNcclVersionFirst = 22200, kNcclVersionLast = 23299;
 
 inline constexpr int kSteps = 8;  // NCCL_STEPS: the slots of a connection's buffer

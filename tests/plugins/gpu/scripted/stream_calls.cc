@@ -88,7 +88,7 @@ struct LaunchConfig {  // CUlaunchConfig
   void* stream;
 };
 // Where the variable is set, kernels end at once and move nothing: for what NCCL decides before it
-// launches one, also of kernels that are not played.
+// launches one, also of kernels that are not emulated.
 int cuLaunchKernelEx(const LaunchConfig* config, void*, void**, void** extra) {
   static const bool skips = getenv("WEFT_SCRIPTED_GPU_SKIPS_KERNELS") != nullptr;
   if (skips) return kSuccess;
@@ -100,11 +100,11 @@ int cuLaunchKernelEx(const LaunchConfig* config, void*, void**, void** extra) {
     if (reinterpret_cast<uintptr_t>(*extra) == kSize) size = *static_cast<size_t*>(extra[1]);
   }
   if (Gpu::The().kernels == nullptr) {
-    fprintf(stderr, "scripted GPU: the kernels of this NCCL are not played\n");
+    fprintf(stderr, "scripted GPU: the kernels of this NCCL are not emulated\n");
     abort();
   }
   auto copy = std::make_shared<std::vector<char>>(arguments, arguments + size);
-  Gpu::The().Resolve(config->stream).Do([copy] { PlayKernel(*Gpu::The().kernels, *copy); });
+  Gpu::The().Resolve(config->stream).Do([copy] { EmulateKernel(*Gpu::The().kernels, *copy); });
   return kSuccess;
 }
 

@@ -1,5 +1,5 @@
 // What PyTorch asks of CUDA beside what NCCL does, for tensors that are copied and communicated: no
-// kernel of PyTorch's own is played.
+// kernel of PyTorch's own is emulated.
 #include <cstring>
 
 #include "tests/plugins/gpu/scripted/gpu.h"

@@ -1,4 +1,4 @@
-// Strangers who knock at a shared-memory listener, and peers that die.
+// Unauthenticated peers at a shared-memory listener, and peers that die.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -16,22 +16,22 @@ using shm::Doorbell;
 
 constexpr shm::Geometry kGeometry{16, 16, 4096, 16384};
 
-// ---- Strangers
+// ---- Unauthenticated peers
 
-TEST(ShmStrangers, AnotherSecretIsTurnedAwayAndTheRealPeerIsNot) {
-  ShmNode node(1), stranger(0), peer(0);
-  stranger.options.secret.fill(8);
-  for (ShmNode* n : {&node, &stranger, &peer}) n->Open();
-  auto bad = stranger.transport->Connect(node.transport->address(), Rank(1), Now());
+TEST(ShmUnauthenticated, AnotherSecretIsTurnedAwayAndTheRealPeerIsNot) {
+  ShmNode node(1), outsider(0), peer(0);
+  outsider.options.secret.fill(8);
+  for (ShmNode* n : {&node, &outsider, &peer}) n->Open();
+  auto bad = outsider.transport->Connect(node.transport->address(), Rank(1), Now());
   auto good = peer.transport->Connect(node.transport->address(), Rank(1), Now());
-  ASSERT_TRUE(PumpUntil({&node, &stranger, &peer},
+  ASSERT_TRUE(PumpUntil({&node, &outsider, &peer},
                         [&] { return !bad->status().ok() && !node.accepted.empty(); }));
   EXPECT_EQ(bad->status().code(), absl::StatusCode::kPermissionDenied) << bad->status();
   EXPECT_EQ(node.accepted.size(), 1u);
   EXPECT_TRUE(good->status().ok());
 }
 
-// A stranger's socket, once the listener has seen it.
+// An unauthenticated peer's socket, once the listener has seen it.
 FileDescriptor Dial(ShmNode* node) {
   auto socket = shm::ConnectUnix(node->transport->address());
   EXPECT_TRUE(socket.ok()) << socket.status();
@@ -49,7 +49,7 @@ bool HungUp(ShmNode* node, int socket, absl::Duration later) {
   return false;
 }
 
-TEST(ShmStrangers, WhoSaysNothingIsTurnedAwayInTime) {
+TEST(ShmUnauthenticated, WhoSaysNothingIsTurnedAwayInTime) {
   ShmNode node(1);
   node.Open();
   FileDescriptor socket = Dial(&node);
@@ -58,7 +58,7 @@ TEST(ShmStrangers, WhoSaysNothingIsTurnedAwayInTime) {
   EXPECT_TRUE(node.accepted.empty());
 }
 
-TEST(ShmStrangers, GarbageIsTurnedAwayAtOnce) {
+TEST(ShmUnauthenticated, GarbageIsTurnedAwayAtOnce) {
   ShmNode node(1);
   node.Open();
   Random random(1);
@@ -76,7 +76,7 @@ TEST(ShmStrangers, GarbageIsTurnedAwayAtOnce) {
 }
 
 // Knows the secret, but passes descriptors that are not what they should be.
-TEST(ShmStrangers, WrongDescriptorsAreRefusedWithAReason) {
+TEST(ShmUnauthenticated, WrongDescriptorsAreRefusedWithAReason) {
   ShmNode node(1);
   node.Open();
   Doorbell bell = *Doorbell::Create();
@@ -111,7 +111,7 @@ TEST(ShmStrangers, WrongDescriptorsAreRefusedWithAReason) {
   EXPECT_TRUE(node.accepted.empty());
 }
 
-TEST(ShmStrangers, AnotherUserDoesNotEvenGetAChallenge) {
+TEST(ShmUnauthenticated, AnotherUserDoesNotEvenGetAChallenge) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   ShmNode node(1);
   node.Open();
