@@ -19,6 +19,13 @@ using topology::Workload;
 
 constexpr uint64_t kMostSteps = 20'000'000;
 
+absl::Status CheckSteps(uint64_t steps) {
+  if (steps <= kMostSteps) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("schedules of ", steps, " steps or more; at most ", kMostSteps,
+                   " are simulated: use larger chunks, or fewer ranks"));
+}
+
 bool IsReceive(StepKind kind) {
   return kind == StepKind::kReceive || kind == StepKind::kReceiveReduce;
 }
@@ -303,11 +310,7 @@ absl::StatusOr<OperationId> AddSchedules(Workload& workload,
   }
   uint64_t steps = 0;
   for (const RankSchedule& schedule : schedules) steps += schedule.steps.size();
-  if (steps > kMostSteps) {
-    return absl::ResourceExhaustedError(absl::StrCat("schedules of ", steps, " steps; at most ",
-                                                     kMostSteps,
-                                                     " are simulated: use larger chunks"));
-  }
+  WEFT_RETURN_IF_ERROR(CheckSteps(steps));
   const uint32_t group = workload.AddGroup(std::string(name));
   Translator translator(workload, schedules, placement, group);
   WEFT_RETURN_IF_ERROR(translator.Match());
@@ -325,10 +328,13 @@ absl::StatusOr<OperationId> AddCollective(Workload& workload, const Algorithm& a
         absl::StrCat("algorithm ", algorithm.name, " has no ", ToString(spec.kind)));
   }
   std::vector<RankSchedule> schedules;
+  uint64_t steps = 0;
   for (int rank = 0; rank < spec.size; ++rank) {
     CollectiveSpec own = spec;
     own.rank = rank;
     schedules.push_back(algorithm.build(own));
+    steps += schedules.back().steps.size();
+    WEFT_RETURN_IF_ERROR(CheckSteps(steps));  // before those of 12,288 ranks take all the memory
   }
   return AddSchedules(workload, schedules, placement, name, after);
 }

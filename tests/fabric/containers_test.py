@@ -84,7 +84,7 @@ class ContainersTest(unittest.TestCase):
     def test_of_other_user_namespaces_they_use_tcp(self):
         self.may(OTHER_USERS)
         self.assertEqual(self.transports(["c0", "c0"], [[], OTHER_USERS]), ["tcp"])
-        # Whose ranks bear the same numbers, and are strangers to the kernel.
+        # Whose ranks bear the same numbers, and whom the kernel does not relate.
         wrapper = ["unshare", "--user", "--map-user=0"]
         self.assertEqual(self.transports(["c0", "c0"], [wrapper, wrapper]), ["tcp"])
 

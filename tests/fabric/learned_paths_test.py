@@ -230,6 +230,25 @@ class LearnedPathsTest(unittest.TestCase):
         refused("hashes.txt")
 
 
+class OneSpineTest(unittest.TestCase):
+    def test_where_no_switch_has_a_choice_there_is_nothing_to_learn_and_the_plan_is_verified(self):
+        with tempfile.TemporaryDirectory(prefix="weft-one-spine-") as temporary, \
+                netns.Fabric(leaves=2, spines=1, hosts_per_leaf=2) as fabric:
+            found, plan = pathlib.Path(temporary) / "fabric", pathlib.Path(temporary) / "plan"
+            for port, words in ((29480, ["discover", "--out", found]), (29481, ["learn-hash", found])):
+                for host, (status, output, errors) in enumerate(
+                        planned.on_all_hosts(fabric, "weft-topo", *words, port=port, limit=LIMIT)):
+                    self.assertEqual(status, 0, (words, host, output, errors))
+                    if host == 0:
+                        said = output
+            self.assertIn("no switch between these hosts has a choice: there is nothing to learn", said)
+            planned.plan(found / "fabric.toml", found / "hashes.txt", plan, fabric.hosts, 1 << 20)
+            done = subprocess.run(["ip", "netns", "exec", "h0", str(planned.BIN / "weft-plan"), "verify", str(plan)],
+                                  text=True, capture_output=True, timeout=LIMIT)
+            self.assertEqual(done.returncode, 0, (done.stdout, done.stderr))
+            self.assertIn("nothing to verify", done.stdout)
+
+
 if __name__ == "__main__":
     netns.enter()
     netns.require_routers()

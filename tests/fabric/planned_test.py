@@ -63,6 +63,27 @@ class PlannedTest(unittest.TestCase):
                            if line.startswith("{"))["rows"][0]
                 self.assertIn("8 hosts under 4 switches" if switches else "8 hosts; ", row["why"])
 
+    def test_a_comparison_marks_what_the_job_takes_without_it(self):
+        def rows(*more):
+            text = planned.wait_all(planned.start_job(
+                fabric, out, bw("tcp", "-e", 1 << 18, "-f", 64, *more, algorithm="auto", size=4096),
+                lambda name: int(name[1:])))
+            return next(json.loads(line) for line in text.splitlines() if line.startswith("{"))["rows"]
+
+        with netns.Fabric(leaves=2, spines=2, hosts_per_leaf=2, mbit=40) as fabric:
+            out = self.plan(fabric, 1)
+            alone, compared = rows(), rows("--compare")
+            self.assertEqual([row["size"] for row in alone], [4096, 1 << 18])
+            for row in alone:
+                self.assertIn("4 hosts under 2 switches", row["why"])
+                of_size = [other for other in compared if other["size"] == row["size"]]
+                self.assertEqual([other["algorithm"] for other in of_size if other["chosen"]], [row["algorithm"]])
+                algorithms = [other["algorithm"] for other in of_size]
+                self.assertEqual(len(set(algorithms)), len(algorithms))
+                # Those of a place with switches are there, as the comparison knows the plan.
+                self.assertLessEqual({"ring", "three_level"}, set(algorithms))
+                self.assertEqual({other["in_place"]["wrong"] for other in of_size}, {0})
+
     def planned_bytes(self, fabric, plan):
         out = [[0] * fabric.spines for _ in range(fabric.leaves)]
         share = all_reduce.ring_bytes(len(plan.host_of_rank), SIZE) * REPEATS

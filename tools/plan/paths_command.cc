@@ -126,16 +126,34 @@ void DrawOpenPorts(const topology::PathPlannerOptions& options, PathPlan& plan) 
   }
 }
 
-// Names of a few switches of which nothing is known.
-std::string UnknownText(const topology::HashFile& file) {
+// A few of the names.
+std::string NamesText(const std::set<std::string>& names) {
   std::string text;
   size_t named = 0;
-  for (const std::string& name : file.unknown) {
+  for (const std::string& name : names) {
     if (++named > 4) break;
     absl::StrAppend(&text, named == 1 ? "" : ", ", name);
   }
-  return file.unknown.size() > 4 ? absl::StrCat(text, " and ", file.unknown.size() - 4, " more")
-                                 : text;
+  return names.size() > 4 ? absl::StrCat(text, " and ", names.size() - 4, " more") : text;
+}
+
+// Whether `file` says what each switch hashes that chooses on a way of the plan: a model in its
+// place would send flows another way than the switch does.
+absl::Status CheckSaid(const topology::HashFile& file, const std::string& path,
+                       const topology::ConnectionPlanText& text) {
+  if (file.hashes.count("*") > 0) return absl::OkStatus();
+  std::set<std::string> lacking;
+  for (const auto& [name, _] : text.hashes) {
+    if (file.hashes.count(name) == 0 && file.unknown.count(name) == 0) lacking.insert(name);
+  }
+  if (lacking.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      path, " does not say what ", NamesText(lacking), lacking.size() == 1 ? " hashes" : " hash",
+      ", over which flows have several ways: run weft-topo learn-hash over these hosts, or add "
+      "lines \"hash ",
+      *lacking.begin(), " linux:seed=1000\" or \"unknown ", *lacking.begin(),
+      "\"; for a model's hashes and the file's addresses give --addresses ", path,
+      " without --hash"));
 }
 
 // Before: ports as drawn by chance, one for each subflow that is planned.
@@ -315,7 +333,7 @@ absl::Status PathsCommand::Run() const {
     return absl::FailedPreconditionError(absl::StrCat(
         "nothing can be planned: every flow that passes a switch with a choice passes one that is "
         "not known (",
-        UnknownText(known.file),
+        NamesText(known.file.unknown),
         ") or whose table has none of its ports; run weft-topo learn-hash over these hosts, or "
         "give "
         "--hash"));
@@ -350,7 +368,7 @@ absl::Status PathsCommand::Run() const {
       absl::PrintF(
           "%d of %d subflows have ports that nobody chose, as a switch on their way is not "
           "known (%s) or its table lacks them; %s\n",
-          open, static_cast<int>(plan.paths.size()), UnknownText(known.file),
+          open, static_cast<int>(plan.paths.size()), NamesText(known.file.unknown),
           black_box_ ? "they are judged by what the switches do" : "no load above counts them");
     }
   }
@@ -372,6 +390,7 @@ absl::Status PathsCommand::Run() const {
           switches, kDetourSwitchesMost);
     }
   }
+  if (!hash_.empty() && !black_box_) WEFT_RETURN_IF_ERROR(CheckSaid(known.file, hash_, text));
   WEFT_RETURN_IF_ERROR(CheckPorts(routes, hashes, options, made, text));
   if (input.tables) {
     absl::PrintF("%d ports%s; %.1f s, %.0f MiB at most\n", plan.paths.size(),

@@ -41,13 +41,15 @@ queues and other simulators do; delivery_us until the last byte has arrived, whi
 operations wait for (at flow level both are this). Files and options: docs/simulator.md.
 Exit status: 0 when every operation ended, 1 when not or when something failed, 2 for wrong usage.)";
 
+constexpr double kAutomatic = -1;  // of --ecn-probability
+
 // The raw words of the command line.
 struct Words {
   std::string level = "packet", load_balance = "auto";
   std::string payload = "4096", header = "64", ack_size = "64", window = "0";
   std::string timeout = "0s", nack_interval = "0s", limit = "20s";
   std::string ecn = "auto", ecn_min = "auto", ecn_max = "auto", ecn_reference = "auto";
-  double ecn_probability = -1;
+  double ecn_probability = kAutomatic;
   std::string pfc = "auto", pfc_xoff = "0", pfc_headroom = "0", pfc_resume = "3072";
   std::string pfc_reaction = "0s";
   std::string buffer = "0", port_buffer = "0", trimming = "auto";
@@ -98,7 +100,8 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--window", words.window,
                  "Bytes a transfer may have in flight; 0: no limit with roce, else 1.5 times what "
                  "its path holds");
-  app.add_option("--timeout", words.timeout, "Of retransmission; 0s: 1ms with roce, else 200us");
+  app.add_option("--timeout", words.timeout,
+                 "Of retransmission; 0s: 1ms with roce, else 200us, and 3 round trips at least");
   app.add_option("--nack-interval", words.nack_interval,
                  "roce: between NACKs for one packet; 0s: two round trips");
   app.add_option("--reordering", packet.reordering,
@@ -208,7 +211,7 @@ absl::Status ResolveEcn(const Words& words, const std::string& transport, Packet
   bool is_given = words.ecn_min != "auto" || words.ecn_max != "auto";
   if (words.ecn_min != "auto") WEFT_RETURN_IF_ERROR(ToBytes(words.ecn_min, "--ecn-min", ecn.min));
   if (words.ecn_max != "auto") WEFT_RETURN_IF_ERROR(ToBytes(words.ecn_max, "--ecn-max", ecn.max));
-  if (words.ecn_probability >= 0) ecn.probability_max = words.ecn_probability;
+  if (words.ecn_probability != kAutomatic) ecn.probability_max = words.ecn_probability;
   if (words.ecn_reference == "auto") {
     if (is_given) ecn.reference = Bandwidth();
   } else if (words.ecn_reference == "0") {
@@ -221,7 +224,7 @@ absl::Status ResolveEcn(const Words& words, const std::string& transport, Packet
   if (is_given || !is_uec) return absl::OkStatus();
   ecn.min_round_trips = 0.2;
   ecn.max_round_trips = 0.8;
-  if (words.ecn_probability < 0) ecn.probability_max = 1;
+  if (words.ecn_probability == kAutomatic) ecn.probability_max = 1;
   return absl::OkStatus();
 }
 
@@ -263,7 +266,7 @@ absl::Status Resolve(const Words& words, Options& options) {
   for (const auto& [name, share] :
        {std::pair{"--loss", words.loss}, std::pair{"--corruption", words.corruption},
         std::pair{"--duplication", words.duplication},
-        std::pair{"--reordering", words.reordering}}) {
+        std::pair{"--reordering-share", words.reordering}}) {
     if (share >= 0 && share <= 1) continue;
     return absl::InvalidArgumentError(absl::StrCat(name, " ", share, " is no share from 0 to 1"));
   }

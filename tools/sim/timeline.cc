@@ -1,8 +1,11 @@
-#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/status.h"
+#include "base/json_text.h"
+#include "base/write_file.h"
 #include "tools/sim/report.h"
 
 namespace weft::sim {
@@ -26,12 +29,12 @@ class Trace {
     Add(absl::StrFormat(R"({"ph":"M","name":"process_name","pid":%d,"args":{"name":"%s"}})", id,
                         name));
   }
+  // `category`: any text, as the path of a traffic list.
   void AddSpan(absl::string_view name, absl::string_view category, int process, int thread,
                absl::Duration from, absl::Duration to) {
-    Add(absl::StrFormat(
-        R"({"ph":"X","name":"%s","cat":"%s","pid":%d,"tid":%d,"ts":%.6f,"dur":%.6f})", name,
-        category, process, thread, absl::ToDoubleMicroseconds(from),
-        absl::ToDoubleMicroseconds(to - from)));
+    Add(absl::StrFormat(R"({"ph":"X","name":"%s","cat":%s,"pid":%d,"tid":%d,"ts":%.6f,"dur":%.6f})",
+                        name, JsonText(nlohmann::json(std::string(category))), process, thread,
+                        absl::ToDoubleMicroseconds(from), absl::ToDoubleMicroseconds(to - from)));
   }
 
  private:
@@ -105,17 +108,14 @@ void AddFaults(const Run& run, Trace& trace) {
 }  // namespace
 
 absl::Status WriteTimeline(const Run& run, const std::string& path) {
-  std::ofstream file(path);
-  if (!file) return ErrnoStatus(errno, absl::StrCat("write ", path));
+  std::ostringstream text;
   {
-    Trace trace(file);
+    Trace trace(text);
     AddFaults(run, trace);
     AddPauses(run, trace);
     AddOperations(run, trace);
   }
-  file.close();
-  if (!file) return ErrnoStatus(errno, absl::StrCat("write ", path));
-  return absl::OkStatus();
+  return WriteFile(path, text.str());
 }
 
 }  // namespace weft::sim

@@ -164,12 +164,12 @@ absl::Status JobHosts::TellAddresses(const ProbeWords& words) {
     absl::StatusOr<std::vector<net::Interface>> chosen = Chosen(words.interfaces);
     if (!chosen.ok()) problem = chosen.status();
     own["name"] = NameInFabric();
-    own["addresses"] = json::array();
+    own["addresses"] = own["gbps"] = json::array();
     for (const net::Interface& one : chosen.ok() ? *chosen : std::vector<net::Interface>()) {
       const topology::IpAddress address = net::ToIpAddress(one.address);
       own["addresses"].push_back(address.ToString());
       interfaces_.push_back(one.name);
-      own["gbps"] = GigabitsOf(one.name);
+      own["gbps"].push_back(GigabitsOf(one.name));
       absl::StatusOr<std::unique_ptr<topology::EchoServer>> server =
           topology::EchoServer::Open(address, port_);
       if (server.ok()) {
@@ -205,7 +205,9 @@ absl::Status JobHosts::TellAddresses(const ProbeWords& words) {
                             topology::IpAddress::Parse(text.get<std::string>()));
       host.addresses.push_back(address);
     }
-    host.bandwidth = Bandwidth::GigabitsPerSecond(one.value("gbps", kUnknownGigabits));
+    for (const auto& gigabits : one["gbps"]) {
+      host.bandwidths.push_back(Bandwidth::GigabitsPerSecond(gigabits.get<double>()));
+    }
     if (rank == this->rank()) own_ = static_cast<int>(hosts_.size());
     rank_of_host_.push_back(rank);
     hosts_.push_back(std::move(host));

@@ -299,6 +299,14 @@ absl::Status LearnHashCommand::Learn(JobHosts& job, absl::Duration limit) const 
                         ReadKnownFabric(files.fabric, files.hashes, folder_, job));
   // What cannot be checked later is an error now.
   WEFT_RETURN_IF_ERROR(HashesOf(known, folder_).status());
+  std::vector<Endpoint> nics;
+  for (const auto& [_, nic] : known.endpoint) nics.push_back(nic);
+  if (topology::SwitchesWithChoice(*known.routes, nics).empty()) {
+    if (job.rank() == 0) {
+      absl::PrintF("no switch between these hosts has a choice: there is nothing to learn\n");
+    }
+    return absl::OkStatus();
+  }
   FlowProbing probing(job, known);
   WEFT_ASSIGN_OR_RETURN(std::vector<topology::ProbedFlow> seen,
                         probing.Flows("flows", words_.ports, 2000, true));

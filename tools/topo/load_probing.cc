@@ -145,7 +145,8 @@ absl::Status LoadProbing::ChooseHosts(const topology::SeenFabric& seen, int but)
   target_ = target;
   probe_ports_ = job_.DrawPorts(ports_, 5000, /*alike=*/true);
   if (rate_most_ <= Bandwidth()) {
-    rate_most_ = job_.hosts()[static_cast<size_t>(sink_.host)].bandwidth;
+    rate_most_ =
+        job_.hosts()[static_cast<size_t>(sink_.host)].bandwidths[static_cast<size_t>(sink_.nic)];
   }
   return absl::OkStatus();
 }

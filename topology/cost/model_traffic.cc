@@ -29,6 +29,12 @@ absl::Status Check(const TrainingSetup& setup, const Mesh& mesh) {
     if (row.value < 1) return error(row.key, row.value, "must be at least 1");
     if (row.value > kMost) return error(row.key, row.value, "is absurdly large");
   }
+  constexpr int64_t kTokensMost = int64_t{1} << 29;  // of a micro-batch, for the same
+  if (setup.micro_batch > kTokensMost / model.sequence) {
+    return error("micro_batch", setup.micro_batch,
+                 absl::StrCat("sequences of ", model.sequence, " are more than ", kTokensMost,
+                              " tokens at once"));
+  }
   if (model.hidden > (1 << 20)) return error("hidden", model.hidden, "is absurdly large");
   if (model.layers > (1 << 16)) return error("layers", model.layers, "is absurdly large");
   if (setup.zero < 0 || setup.zero > 3) return error("zero", setup.zero, "must be from 0 to 3");

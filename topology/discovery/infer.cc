@@ -484,7 +484,7 @@ class Inference {
     cable.delay = kCableDelay;
     for (const auto& [nic, leaf] : leaf_of_) {
       const SeenHost& host = seen_.hosts[static_cast<size_t>(nic.host)];
-      cable.bandwidth = host.bandwidth;
+      cable.bandwidth = host.bandwidths[static_cast<size_t>(nic.nic)];
       cable.nic = nic.nic;
       WEFT_RETURN_IF_ERROR(
           builder.Connect(host_id[static_cast<size_t>(nic.host)], leaf_id[leaf], cable).status());
@@ -496,12 +496,13 @@ class Inference {
       const auto& [is_leaf, lower, upper] = ends;
       const NodeId from =
           is_leaf == 0 ? leaf_id[lower] : switch_id[switches_[static_cast<size_t>(lower)]];
-      WEFT_ASSIGN_OR_RETURN(cable.bandwidth, BandwidthOf(switches_[static_cast<size_t>(upper)]));
-      for (size_t i = 0; i < count; ++i) {
-        WEFT_RETURN_IF_ERROR(
-            builder.Connect(from, switch_id[switches_[static_cast<size_t>(upper)]], cable)
-                .status());
-      }
+      const int above = switches_[static_cast<size_t>(upper)];
+      WEFT_ASSIGN_OR_RETURN(const Bandwidth each, BandwidthOf(above));
+      // Names of switches tell the way of a flow, not which of several cables to one it takes: no
+      // hash over these can be learned.
+      cable.bandwidth = each * static_cast<double>(count);
+      cables_most_ = std::max(cables_most_, count);
+      WEFT_RETURN_IF_ERROR(builder.Connect(from, switch_id[above], cable).status());
     }
     Note();
     return std::move(builder).Build();
@@ -516,7 +517,7 @@ class Inference {
     for (const auto& [name, bandwidth] : seen_.loaded) {
       if (names_.Has(name, root)) return bandwidth;
     }
-    if (seen_.loaded.empty()) return seen_.hosts[0].bandwidth;
+    if (seen_.loaded.empty()) return seen_.hosts[0].bandwidths[0];
     return absl::FailedPreconditionError(absl::StrCat(
         "no load told the bandwidth of ", switch_name_[root], " (", names_.Classes()[root].front(),
         "): ", seen_.loaded.size(), " paths were loaded, and none is over it; --switch-bandwidth ",
@@ -614,6 +615,12 @@ class Inference {
           "%.2g at most",
           fewest_, missed_));
     }
+    if (cables_most_ > 1) {
+      notes_.push_back(absl::StrFormat(
+          "up to %d cables between two switches: each such group is one cable here, "
+          "of the bandwidth of all",
+          cables_most_));
+    }
     if (unheard_ > 0) {
       notes_.push_back(
           absl::StrFormat("%d of %d pairs did not hear each other", unheard_, seen_.pairs.size()));
@@ -657,7 +664,7 @@ class Inference {
   std::vector<int> switches_;  // roots, spines first
   double missed_ = 0;
   int fewest_ = 1 << 30;
-  size_t paths_most_ = 0;
+  size_t paths_most_ = 0, cables_most_ = 0;
   std::vector<std::string> notes_;
 };
 

@@ -29,8 +29,8 @@ namespace weft::topology {
 
 struct SeenHost {
   std::string name;
-  std::vector<IpAddress> addresses;  // [NIC]
-  Bandwidth bandwidth;               // of a NIC
+  std::vector<IpAddress> addresses;   // [NIC]
+  std::vector<Bandwidth> bandwidths;  // [NIC]
 };
 
 // A NIC, by the numbers of its host and on it.

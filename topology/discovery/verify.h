@@ -60,14 +60,15 @@ struct Verified {
   int Sum(int VerifiedTier::*count) const;
 };
 
-// `origin`: of `known`, for messages. NotFound: no such host. Takes `limit` and one answer's time
-// at most.
+// `origin`: of `known`, for messages. NotFound: no such host. Unavailable: a switch has a choice,
+// and `known` names no router, so nothing can be verified. Takes `limit` and one answer's time at
+// most.
 absl::StatusOr<Verified> VerifyPaths(const Fabric& fabric, const HashFile& known,
                                      absl::string_view origin, const VerifyOptions& options,
                                      const AskName& ask, const Clock& clock);
 
 // The same of a plan directory, by probes: its fabric.toml, hashes.txt, and the hosts of its
-// paths.txt. Unavailable: its hashes.txt names no router, so nothing can be verified.
+// paths.txt.
 absl::StatusOr<Verified> VerifyPlan(const std::string& folder, const VerifyOptions& options);
 
 }  // namespace weft::topology

@@ -1,5 +1,7 @@
 #include "topology/ecmp/fabric_hashes.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -75,9 +77,17 @@ std::vector<uint16_t> FabricHashes::TablePorts(const FiveTuple& tuple) const {
 }
 
 void FabricHashes::SetOrder(NodeId node, absl::Span<const NodeId> neighbours) {
+  std::map<NodeId, std::vector<size_t>> places;
+  for (size_t i = 0; i < neighbours.size(); ++i) places[neighbours[i]].push_back(i);
   auto& order = orders_[node];
   order.clear();
-  for (size_t i = 0; i < neighbours.size(); ++i) order.try_emplace(neighbours[i], i);
+  std::map<NodeId, size_t> met;
+  for (LinkId link : fabric_->LinksFrom(node)) {
+    const NodeId target = fabric_->link(link).target;
+    const auto known = places.find(target);
+    if (known == places.end()) continue;
+    order[link] = known->second[std::min(met[target]++, known->second.size() - 1)];
+  }
 }
 
 size_t FabricHashes::InOrder(NodeId at, absl::Span<const LinkId> next, size_t index) const {
@@ -86,8 +96,8 @@ size_t FabricHashes::InOrder(NodeId at, absl::Span<const LinkId> next, size_t in
   if (order == orders_.end()) return index;
   absl::InlinedVector<std::pair<size_t, size_t>, 64> members;  // rank, position
   for (size_t i = 0; i < next.size(); ++i) {
-    auto rank = order->second.find(fabric_->link(next[i]).target);
-    members.emplace_back(rank == order->second.end() ? order->second.size() : rank->second, i);
+    auto rank = order->second.find(next[i]);
+    members.emplace_back(rank == order->second.end() ? SIZE_MAX : rank->second, i);
   }
   absl::c_sort(members);
   return members[index].second;

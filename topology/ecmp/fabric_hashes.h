@@ -39,7 +39,8 @@ class FabricHashes {
   void SetHash(NodeId node, const SwitchHash& hash);
   void SetAddress(Endpoint endpoint, const IpAddress& address) { addresses_[endpoint] = address; }
   // Equal next hops of `node` that lead to an earlier one of `neighbours` stand before those that
-  // lead to a later one; those to others come last, by id.
+  // lead to a later one; those to others come last, by id. A neighbour that stands there several
+  // times has its links at these places, by id, and those beyond them at the last.
   void SetOrder(NodeId node, absl::Span<const NodeId> neighbours);
   const SwitchHash& hash(NodeId node) const { return hashes_[node.index()]; }
   const IpAddress& address(Endpoint endpoint) const;  // aborts: no such NIC
@@ -78,7 +79,7 @@ class FabricHashes {
   std::vector<SwitchHash> hashes_;  // by node
   std::set<NodeId> learned_;        // nodes whose hash does not know all flows
   absl::flat_hash_map<Endpoint, IpAddress> addresses_;
-  std::map<NodeId, std::map<NodeId, size_t>> orders_;  // rank of each neighbour, where it is given
+  std::map<NodeId, std::map<LinkId, size_t>> orders_;  // rank of each link, where it is given
 };
 
 }  // namespace weft::topology

@@ -5,7 +5,8 @@
 //   weft-hashes 1
 //   address h0 0 10.1.0.1            of NIC 0
 //   hash leaf0 linux:seed=1000       hash_text.h; "*": all that have no line of their own
-//   order leaf0 spine1 spine0        where it is not that of the fabric file
+//   order leaf0 spine1 spine0        where it is not that of the fabric file; a neighbour with
+//                                    several cables may stand there once for each
 //   hash leaf1 table:members=4,...   the next hops of single flows (learned_hash.h)
 //   unknown leaf2                    nothing is known of what it hashes, and nothing planned by it
 //   router 10.2.0.1 spine0           a name that a switch has when it is probed

@@ -1,6 +1,8 @@
 #include "topology/fabric/fabric.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -257,10 +259,42 @@ absl::Status FabricBuilder::IndexNics() {
   return absl::OkStatus();
 }
 
+// Where no node has a pod: a pod is what hangs together below the highest of three tiers or more.
+void FabricBuilder::NumberPods() {
+  std::vector<FabricNode>& nodes = fabric_.nodes_;
+  int top = 0;
+  for (const FabricNode& node : nodes) {
+    if (node.pod >= 0) return;
+    top = std::max(top, node.tier);
+  }
+  if (top < 3) return;
+  std::vector<size_t> parent(nodes.size());
+  std::iota(parent.begin(), parent.end(), size_t{0});
+  const auto root = [&](size_t i) {
+    while (parent[i] != i) i = parent[i] = parent[parent[i]];
+    return i;
+  };
+  const auto is_below = [&](NodeId id) { return fabric_.node(id).tier < top; };
+  for (const FabricLink& link : fabric_.links_) {
+    if (!is_below(link.source) || !is_below(link.target)) continue;
+    parent[root(link.source.index())] = root(link.target.index());
+  }
+  std::map<size_t, int> numbers;  // by root; a host that hangs on the highest tier alone has none
+  for (NodeId id : fabric_.switches_) {
+    if (is_below(id)) numbers.try_emplace(root(id.index()), static_cast<int>(numbers.size()));
+  }
+  if (numbers.size() < 2) return;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto number = numbers.find(root(i));
+    if (number != numbers.end()) nodes[i].pod = number->second;
+  }
+}
+
 absl::StatusOr<Fabric> FabricBuilder::Build() && {
   if (fabric_.hosts_.empty()) return absl::InvalidArgumentError("a fabric without a host");
   IndexLinks();
   WEFT_RETURN_IF_ERROR(IndexNics());
+  NumberPods();
   return std::move(fabric_);
 }
 

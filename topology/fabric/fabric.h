@@ -140,8 +140,9 @@ class FabricBuilder {
   // both hosts, or a number above is out of its range. ResourceExhausted: kMaxLinks are there.
   absl::StatusOr<LinkId> Connect(NodeId a, NodeId b, const Cable& cable);
 
-  // InvalidArgument: no host, a host without a cable, or one whose NICs are not numbered from 0
-  // without a gap.
+  // Where no node has a pod, and there are three tiers or more, what hangs together below the
+  // highest, directly or through hosts, gets one. InvalidArgument: no host, a host without a cable,
+  // or one whose NICs are not numbered from 0 without a gap.
   absl::StatusOr<Fabric> Build() &&;
 
   // What was added so far.
@@ -154,6 +155,7 @@ class FabricBuilder {
   absl::Status CheckCable(NodeId a, NodeId b, const Cable& cable) const;
   void IndexLinks();
   absl::Status IndexNics();
+  void NumberPods();
 
   Fabric fabric_;
 };

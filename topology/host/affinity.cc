@@ -7,13 +7,14 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
+#include <filesystem>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/first_line.h"
+#include "base/read_file.h"
 #include "base/status.h"
 
 namespace weft {
@@ -46,24 +47,6 @@ absl::Status Bind(pid_t thread, const CpuSet& cpus) {
   return ErrnoStatus(errno, absl::StrCat("bind to the CPUs \"", ToString(cpus), "\""));
 }
 
-// The tightest quota between this process's control group and the root, in CPUs. Control groups
-// version 2 ("0::/path"); inside a container the path is "/" and so is its quota's file.
-std::optional<double> ControlGroupQuota() {
-  std::ifstream groups("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(groups, line)) {
-    if (!absl::StartsWith(line, "0::")) continue;
-    std::optional<double> tightest;
-    std::filesystem::path folder = "/sys/fs/cgroup" + line.substr(3);
-    for (; absl::StartsWith(folder.string(), "/sys/fs/cgroup"); folder = folder.parent_path()) {
-      std::optional<double> quota = internal::ParseCpuMax(FirstLine(folder / "cpu.max"));
-      if (quota.has_value()) tightest = std::min(*quota, tightest.value_or(*quota));
-    }
-    return tightest;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 namespace internal {
@@ -78,6 +61,31 @@ std::optional<double> ParseCpuMax(absl::string_view text) {
     return std::nullopt;
   }
   return quota / period;
+}
+
+// Version 2 has one hierarchy ("0::/path"), version 1 one for each set of controllers
+// ("4:cpu,cpuacct:/path"). Inside a container the folder of the path is not there, and the quota is
+// in the files of the root.
+std::optional<double> ControlGroupQuota(absl::string_view groups, const std::string& mount) {
+  std::optional<double> tightest;
+  for (absl::string_view line : absl::StrSplit(groups, '\n')) {
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() != 3) continue;
+    const std::vector<absl::string_view> controllers = absl::StrSplit(fields[1], ',');
+    const bool is_cpu =
+        std::find(controllers.begin(), controllers.end(), "cpu") != controllers.end();
+    if (!is_cpu && !fields[1].empty()) continue;
+    const std::string root = is_cpu ? mount + "/cpu" : mount;
+    std::filesystem::path folder = absl::StrCat(root, fields[2]);
+    for (; absl::StartsWith(folder.string(), root); folder = folder.parent_path()) {
+      const std::optional<double> quota =
+          ParseCpuMax(is_cpu ? absl::StrCat(FirstLine(folder / "cpu.cfs_quota_us"), " ",
+                                            FirstLine(folder / "cpu.cfs_period_us"))
+                             : FirstLine(folder / "cpu.max"));
+      if (quota.has_value()) tightest = std::min(*quota, tightest.value_or(*quota));
+    }
+  }
+  return tightest;
 }
 
 }  // namespace internal
@@ -109,8 +117,10 @@ absl::StatusOr<CpuSet> AllowedCpus() {
 int AllowedCores() {
   absl::StatusOr<CpuSet> cpus = AllowedCpus();
   int count = cpus.ok() ? static_cast<int>(cpus->size()) : 1;
-  if (std::optional<double> quota = ControlGroupQuota()) {
-    count = std::min(count, static_cast<int>(std::ceil(*quota)));
+  const absl::StatusOr<std::string> groups = ReadFile("/proc/self/cgroup");
+  if (std::optional<double> quota =
+          internal::ControlGroupQuota(groups.ok() ? *groups : "", "/sys/fs/cgroup")) {
+    count = static_cast<int>(std::min<double>(count, std::ceil(*quota)));
   }
   return std::max(count, 1);
 }

@@ -41,6 +41,9 @@ absl::Status BindThread(int thread, const CpuSet& cpus);
 namespace internal {
 // The quota in a control group's cpu.max ("150000 100000" is 1.5 CPUs); nothing for "max ...".
 std::optional<double> ParseCpuMax(absl::string_view text);
+// The tightest quota, in CPUs, between the groups that `groups` names, in the form of
+// /proc/self/cgroup, and the root. `mount`: where control groups of either version are mounted.
+std::optional<double> ControlGroupQuota(absl::string_view groups, const std::string& mount);
 }  // namespace internal
 
 }  // namespace weft

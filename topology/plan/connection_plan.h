@@ -8,6 +8,7 @@
 //
 //   weft-paths 1
 //   fingerprint 0123456789abcdef                 of the fabric and hashes that were planned for
+//   lines 57                                     behind this one, of a file that is whole
 //   ranks 16                                     of the job
 //   host h0 10.1.0.1 leaf0 [10.1.8.1 leaf1 ...]  address and first switch of each NIC
 //   hash leaf0 linux:seed=1000                   of each switch that has a choice

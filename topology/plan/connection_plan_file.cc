@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -73,6 +76,12 @@ class Reader {
       begun_ = true;
       return absl::OkStatus();
     }
+    ++lines_;
+    if (words[0] == "lines" && words.size() == 2 &&
+        absl::SimpleAtoi(words[1], &lines_stated_.emplace())) {
+      lines_ = 0;
+      return absl::OkStatus();
+    }
     if (words[0] == "fingerprint" && words.size() == 2) {
       plan_.fingerprint = std::string(words[1]);
       return absl::OkStatus();
@@ -101,11 +110,17 @@ class Reader {
     }
     return Bad(absl::StrCat("\"", words[0], "\" with ", words.size() - 1,
                             " words behind it is no line of a plan; lines begin with fingerprint, "
-                            "ranks, host, hash, router, flow, detour, rate or spare"));
+                            "lines, ranks, host, hash, router, flow, detour, rate or spare"));
   }
 
-  absl::StatusOr<ConnectionPlanText> Finish() && {
+  // `is_last_line_whole`: the text ends with the end of a line.
+  absl::StatusOr<ConnectionPlanText> Finish(bool is_last_line_whole) && {
     if (!begun_) return Bad("it is empty");
+    if (lines_stated_.has_value() && (lines_ != *lines_stated_ || !is_last_line_whole)) {
+      return Bad(absl::StrCat("it is not whole: of ", *lines_stated_, " lines behind \"lines\" ",
+                              is_last_line_whole ? lines_ : lines_ - 1,
+                              " are there; copy the plan directory again"));
+    }
     if (plan_.hosts.empty()) return Bad("it names no host");
     for (auto& [over, ways] : plan_.detours) {
       for (auto& [flow, way] : ways) way.rate = plan_.flows[static_cast<size_t>(flow)].way.rate;
@@ -190,6 +205,8 @@ class Reader {
   }
 
   bool begun_ = false;
+  int64_t lines_ = 0;  // behind the line "lines"
+  std::optional<int64_t> lines_stated_;
   ConnectionPlanText plan_;
   std::map<std::string, size_t> nics_;  // of each host
 };
@@ -214,14 +231,13 @@ absl::StatusOr<ConnectionPlanText> ParseConnectionPlan(absl::string_view text,
     absl::Status taken = reader.Take(words);
     if (!taken.ok()) return lines.Error(taken.message());
   }
-  absl::StatusOr<ConnectionPlanText> plan = std::move(reader).Finish();
+  absl::StatusOr<ConnectionPlanText> plan = std::move(reader).Finish(absl::EndsWith(text, "\n"));
   if (!plan.ok()) return Annotate(plan.status(), origin);
   return plan;
 }
 
 std::string ConnectionPlanFileText(const ConnectionPlanText& plan) {
-  std::string text =
-      absl::StrCat(kMagic, " 1\nfingerprint ", plan.fingerprint, "\nranks ", plan.ranks, "\n");
+  std::string text = absl::StrCat("ranks ", plan.ranks, "\n");
   for (const ConnectionPlanHost& host : plan.hosts) {
     absl::StrAppend(&text, "host ", host.name);
     for (size_t nic = 0; nic < host.addresses.size(); ++nic) {
@@ -258,7 +274,8 @@ std::string ConnectionPlanFileText(const ConnectionPlanText& plan) {
       AppendWay(text, way);
     }
   }
-  return text;
+  return absl::StrCat(kMagic, " 1\nfingerprint ", plan.fingerprint, "\nlines ",
+                      std::count(text.begin(), text.end(), '\n'), "\n", text);
 }
 
 }  // namespace weft::topology

@@ -154,19 +154,17 @@ std::optional<PathWatch::Gone> PathWatch::Explain(const Target& target) {
     }
     return true;
   };
-  std::vector<Gone> candidates = {{}};
-  for (const auto& [_, name] : target.members) candidates.push_back({name});
+  // Each once: several next hops may be one switch.
+  std::set<Gone> candidates = {Gone()};
   const Gone known = Known();
   for (const auto& [_, name] : target.members) {
-    if (known.empty()) break;
+    candidates.insert(Gone{name});
+    if (known.empty()) continue;
     Gone more = known, fewer = known;
     more.insert(name);
     fewer.erase(name);
-    for (const Gone& one : {more, fewer}) {
-      if (std::find(candidates.begin(), candidates.end(), one) == candidates.end()) {
-        candidates.push_back(one);
-      }
-    }
+    candidates.insert(std::move(more));
+    candidates.insert(std::move(fewer));
   }
   std::optional<Gone> found;
   for (const Gone& gone : candidates) {

@@ -70,7 +70,8 @@ struct OperationResult {
   // Packet level: when the source of a transfer knew, which is what its completion queue would say
   // and what other simulators call the completion time.
   absl::Duration acknowledged = absl::InfiniteDuration();
-  // Packet level: ended - started exactly; a Duration counts quarters of a nanosecond.
+  // Packet level: ended - started exactly; a Duration counts quarters of a nanosecond. -1:
+  // unfinished, or a ring or a wide transfer.
   int64_t picoseconds = -1;
 };
 

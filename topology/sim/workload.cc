@@ -157,9 +157,16 @@ SimulationResult Contract(const Expansion& expansion, SimulationResult result) {
   std::vector<OperationResult> operations(expansion.last.size());
   result.unfinished = 0;
   for (OperationId id = 0; id < operations.size(); ++id) {
-    operations[id] = result.operations[expansion.last[id]];
-    operations[id].started = result.operations[expansion.first[id]].started;
-    if (operations[id].ended == absl::InfiniteDuration()) ++result.unfinished;
+    const OperationId first = expansion.first[id], last = expansion.last[id];
+    OperationResult& whole = operations[id];
+    whole = result.operations[last];
+    whole.started = result.operations[first].started;
+    if (first < last) whole.picoseconds = -1;
+    // Its transfers lie between the two.
+    for (OperationId part = first; part < last; ++part) {
+      whole.acknowledged = std::max(whole.acknowledged, result.operations[part].acknowledged);
+    }
+    if (whole.ended == absl::InfiniteDuration()) ++result.unfinished;
   }
   result.operations = std::move(operations);
   return result;

@@ -212,6 +212,23 @@ TEST_F(WeftPlan, FlowsOverUnknownSwitchesAreSaidToHavePortsThatNobodyChose) {
                                         "with a choice passes one that is not known"));
 }
 
+// As the file is that weft-topo discover writes, before weft-topo learn-hash.
+TEST_F(WeftPlan, AFileThatSaysNotWhatASwitchHashesIsNoneToPlanBy) {
+  std::string text = "weft-hashes 1\nhash leaf0 crc32:seed=7\nhash leaf2 crc32:seed=7\n";
+  for (int host = 0; host < 16; ++host) {
+    absl::StrAppend(&text, "address h", host, " 0 10.1.", host / 4, ".", host % 4 + 1, "\n");
+  }
+  std::ofstream(folder_ / "hashes") << text;
+  const std::string command = RingOverFourLeaves(File("hashes")) + "--out " + File("plan");
+  Outcome outcome = Plan(command);
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr(File("hashes") + " does not say what leaf1, leaf3 hash"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "plan"));
+  std::ofstream(folder_ / "hashes") << text << "hash leaf1 crc32:seed=7\nunknown leaf3\n";
+  outcome = Plan(command);
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+}
+
 TEST_F(WeftPlan, ADirectoryThatCannotBeWrittenWholeHasNoPathsOfAnEarlierPlan) {
   std::ofstream(folder_ / "hashes") << "weft-hashes 1\nhash * crc32:seed=7\n";
   const std::string command = RingOverFourLeaves(File("hashes")) + "--out " + File("plan");

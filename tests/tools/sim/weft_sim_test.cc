@@ -92,6 +92,16 @@ TEST_F(WeftSim, TimelineShowsOperationsPausesAndFaults) {
   EXPECT_EQ(marks, 2);
 }
 
+TEST_F(WeftSim, TimelineTakesATrafficListOfAnyName) {
+  const std::string list =
+      Write("a\"b\\c.cm", "Nodes 8\nConnections 1\n0->4 id 1 start 0 size 1000\n");
+  const Outcome outcome =
+      Sim(absl::StrCat(fabric_, "--traffic '", list, "' --timeline ", File("trace")));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const json trace = json::parse(Read("trace"));
+  EXPECT_EQ(trace["traceEvents"].back()["cat"], list);
+}
+
 TEST_F(WeftSim, PartitionIsAnErrorThatNamesWhoCannotReachWhom) {
   std::string fabric = Write("cut.toml", R"(
 [[nodes]]
@@ -140,6 +150,12 @@ TEST_F(WeftSim, WrongUsageIsOneLineThatNamesTheOption) {
   outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --limit soon");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.output, HasSubstr("'soon' is no time"));
+  outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --reordering-share 2");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("--reordering-share 2 is no share"));
+  outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --ecn on --ecn-probability=-0.5");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("-0.5"));
 }
 
 }  // namespace

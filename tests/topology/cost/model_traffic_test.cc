@@ -88,6 +88,9 @@ TEST(ModelTraffic, RefusesModelsThatDoNotFitTheLayout) {
               HasSubstr("model.global_batch is 6144: must be a multiple of data x expert"));
   mesh = *ParseMesh("tp8,ep4,dp48,pp8");
   EXPECT_THAT(TrafficOf(setup, mesh).status().ToString(), HasSubstr("model.experts is 0"));
+  setup.model.sequence = setup.micro_batch = int64_t{1} << 32;
+  EXPECT_THAT(TrafficOf(setup, mesh).status().ToString(),
+              HasSubstr("sequences of 4294967296 are more than 536870912 tokens"));
   EXPECT_THAT(NamedSetup("gpt-5").status().ToString(), HasSubstr("there are gpt-13b"));
 }
 

@@ -23,7 +23,7 @@ SeenFabric Seen(const Names& recorded, const Names& answered) {
     SeenHost one;
     one.name = absl::StrCat("h", host);
     one.addresses.push_back(IpAddress::V4(0x0A010000 + static_cast<uint32_t>(host)));
-    one.bandwidth = Bandwidth::GigabitsPerSecond(100);
+    one.bandwidths.push_back(Bandwidth::GigabitsPerSecond(100));
     seen.hosts.push_back(one);
   }
   for (int a = 0; a < kHosts; ++a) {
@@ -223,6 +223,38 @@ TEST(InferFabric, BandwidthsAreThoseThatWereGivenOrMeasured) {
   EXPECT_EQ(Between(found->fabric, "leaf1", "spine1"), Bandwidth::GigabitsPerSecond(10));
   seen.same.pop_back();
   EXPECT_THAT(Refusal(seen), HasSubstr("no load told the bandwidth of spine0"));
+}
+
+// Two to each spine, which leaf and spine choose by hashes of their own.
+TEST(InferFabric, ParallelCablesAreOneOfTheirBandwidth) {
+  SeenFabric seen = Seen(Leaving, Loopback);
+  for (SeenFlow& flow : seen.flows) {
+    absl::StrAppend(&flow.recorded[0], "#", flow.source_port / kSpines % 2);
+    absl::StrAppend(&flow.recorded[1], "#", flow.source_port / (2 * kSpines) % 2);
+  }
+  ExpectFound(seen);
+  const auto found = InferFabric(seen, {});
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(Between(found->fabric, "leaf0", "spine1"), Bandwidth::GigabitsPerSecond(200));
+  EXPECT_THAT(found->notes, ::testing::Contains(HasSubstr("up to 2 cables between two switches")));
+}
+
+TEST(InferFabric, EachNicOfAHostHasItsOwnBandwidth) {
+  SeenFabric seen = Seen(nullptr, Loopback);
+  for (int host : {0, 1}) {  // a second NIC of both, under their leaf
+    SeenHost& one = seen.hosts[static_cast<size_t>(host)];
+    one.addresses.push_back(IpAddress::V4(0x0A020000 + static_cast<uint32_t>(host)));
+    one.bandwidths.push_back(Bandwidth::GigabitsPerSecond(25));
+    seen.pairs.push_back({{host, 1}, {1 - host, 0}, true, 1, absl::Microseconds(20)});
+  }
+  const auto found = InferFabric(seen, {});
+  ASSERT_TRUE(found.ok()) << found.status();
+  const NodeId host = *found->fabric.Find("h0");
+  for (int nic : {0, 1}) {
+    const LinkId port = found->fabric.Ports({host, nic})[0];
+    EXPECT_EQ(found->fabric.link(port).bandwidth,
+              Bandwidth::GigabitsPerSecond(nic == 0 ? 100 : 25));
+  }
 }
 
 // More ports tell nothing of other paths then.

@@ -142,6 +142,40 @@ TEST(VerifyPaths, OneSilentTierIsNamed) {
   EXPECT_FALSE(verified.HasMoved());
 }
 
+// Which of the cables to one spine a flow takes, no answer tells: a leaf that hashes otherwise
+// sends it to the planned spine once in two times, not once in eight.
+TEST(VerifyPaths, ParallelCablesLeadToOneAnswer) {
+  VerifyNetwork network("leaf-spine:leaves=2,hosts_per_leaf=2,spines=2,spine_cables=4");
+  VerifyOptions options = network.Options();
+  options.flows = 4;
+  const Verified verified = network.Verify(options);
+  ASSERT_EQ(verified.tiers.size(), 1u);
+  EXPECT_EQ(verified.tiers[0].right, 4);
+  EXPECT_DOUBLE_EQ(verified.tiers[0].missed, 1.0 / 16);
+}
+
+TEST(VerifyPaths, NamesOfRoutersAreWantedWhereThereIsAChoiceAlone) {
+  const ManualClock clock;
+  const AskName ask = [](const FiveTuple&, int) -> absl::StatusOr<std::string> {
+    ADD_FAILURE() << "asked";
+    return std::string();
+  };
+  VerifyOptions options;
+  options.host = "h0";
+  const auto verify = [&](const char* fabric) {
+    return VerifyPaths(*LoadFabric(fabric), {}, "hashes.txt", options, ask, clock);
+  };
+  for (const char* fabric : {"leaf-spine:leaves=1,hosts_per_leaf=2,spines=1",
+                             "leaf-spine:leaves=2,hosts_per_leaf=2,spines=1"}) {
+    const auto verified = verify(fabric);
+    ASSERT_TRUE(verified.ok()) << verified.status();
+    EXPECT_THAT(verified->ToString(), HasSubstr("nothing to verify"));
+  }
+  const absl::Status refused = verify("leaf-spine:leaves=2,hosts_per_leaf=2,spines=2").status();
+  EXPECT_TRUE(absl::IsUnavailable(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("hashes.txt has no line \"router\""));
+}
+
 TEST(VerifyPaths, TheLimitEndsIt) {
   VerifyNetwork network(kPods);
   network.each = absl::Milliseconds(300);

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "topology/ecmp/hash_text.h"
 #include "topology/fabric/load.h"
 
@@ -103,6 +105,29 @@ TEST(HashFile, GivesEachSwitchItsHashAndOrder) {
     const auto down = *hashes.Path(routes, h1, h0, back);
     EXPECT_EQ(fabric.node(fabric.link(down[1]).target).name,
               six.Select(back, 2) == 0 ? "spine0" : "spine1");
+  }
+}
+
+// As a router numbers them that has one cable of each neighbour before the second of any.
+TEST(HashFile, AnOrderMayNameANeighbourOnceForEachCable) {
+  Fabric fabric = *LoadFabric("leaf-spine:leaves=2,hosts_per_leaf=1,spines=2,spine_cables=2");
+  const Routes routes(fabric);
+  const Endpoint h0{fabric.hosts()[0], 0}, h1{fabric.hosts()[1], 0};
+  const std::string head = "weft-hashes 1\nhash * linux:seed=5\norder leaf0 ";
+  for (const bool alternates : {true, false}) {
+    const char* order = alternates ? "spine1 spine0 spine1 spine0\n" : "spine1 spine0\n";
+    const FabricHashes hashes = *MakeHashes(fabric, *ParseHashFile(head + order, "file"), "file");
+    std::set<LinkId> met;
+    for (uint16_t port = 50000; port < 50100; ++port) {
+      const FiveTuple tuple = hashes.Tuple(h0, h1, port, 4791, kProtocolUdp);
+      const auto path = *hashes.Path(routes, h0, h1, tuple);
+      const size_t index = ParseHash("linux:seed=5")->Select(tuple, 4);
+      const bool is_first = alternates ? index % 2 == 0 : index < 2;
+      EXPECT_EQ(fabric.node(fabric.link(path[1]).target).name, is_first ? "spine1" : "spine0");
+      EXPECT_EQ(hashes.Choices(routes, h0, h1, path)[0].index, index);
+      met.insert(path[1]);
+    }
+    EXPECT_EQ(met.size(), 4u);
   }
 }
 

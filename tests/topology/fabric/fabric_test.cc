@@ -5,6 +5,10 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "topology/fabric/file.h"
+#include "topology/fabric/load.h"
+
 namespace weft::topology {
 namespace {
 
@@ -15,11 +19,11 @@ using ::testing::SizeIs;
 
 constexpr Bandwidth kFast = Bandwidth::GigabitsPerSecond(400);
 
-NodeId Add(FabricBuilder& builder, const std::string& name, NodeKind kind) {
+NodeId Add(FabricBuilder& builder, const std::string& name, NodeKind kind, int tier = 1) {
   FabricNode node;
   node.name = name;
   node.kind = kind;
-  node.tier = kind == NodeKind::kHost ? 0 : 1;
+  node.tier = kind == NodeKind::kHost ? 0 : tier;
   absl::StatusOr<NodeId> id = builder.Add(std::move(node));
   EXPECT_TRUE(id.ok()) << id.status();
   return *id;
@@ -146,6 +150,54 @@ TEST(FabricBuilder, AFabricNeedsHostsWithCablesAndNicsWithoutGaps) {
   ASSERT_TRUE(gap.Connect(host, leaf, {kFast, {}, {}, 2}).ok());
   EXPECT_THAT(std::string(std::move(gap).Build().status().message()),
               HasSubstr("has a NIC 2 but no NIC 1"));
+}
+
+// As in a fabric that was discovered or imported, which the planner of paths then treats as the
+// generator's.
+TEST(FabricBuilder, PodsThatNobodyStatedAreWhatHangsTogetherBelowTheHighestTier) {
+  for (const char* text :
+       {"leaf-spine:leaves=3,hosts_per_leaf=2,spines=2",
+        "three-tier:pods=3,leaves_per_pod=2,hosts_per_leaf=2,spines_per_pod=2,cores=4",
+        "rail-optimised:pods=2,groups=2,hosts_per_group=2,rails=2,spines=2,cores=4",
+        "rail-only:pods=2,groups=2,hosts_per_group=2,rails=2,spines=2,cores=4",
+        "dual-plane:pods=2,groups=2,hosts_per_group=2,rails=2,spines=2,cores=4"}) {
+    const Fabric stated = *LoadFabric(text);
+    FabricBuilder builder;
+    for (int i = 0; i < stated.nodes(); ++i) {
+      FabricNode node = stated.node(NodeId(i));
+      node.pod = -1;
+      ASSERT_TRUE(builder.Add(node).ok());
+    }
+    for (int i = 0; i < stated.links(); i += 2) {
+      const FabricLink& link = stated.link(LinkId(i));
+      ASSERT_TRUE(builder
+                      .Connect(link.source, link.target,
+                               {link.bandwidth, link.delay, link.buffer, link.nic})
+                      .ok());
+    }
+    const Fabric built = *std::move(builder).Build();
+    EXPECT_TRUE(SameFabric(built, stated)) << text;
+  }
+}
+
+TEST(FabricBuilder, APodThatIsStatedIsTheOnlyOne) {
+  FabricBuilder builder;
+  const NodeId top = Add(builder, "top", NodeKind::kSwitch, 3);
+  for (int pod : {0, 1}) {
+    FabricNode leaf;
+    leaf.name = absl::StrCat("leaf", pod);
+    leaf.kind = NodeKind::kSwitch;
+    leaf.tier = 1;
+    leaf.pod = pod == 1 ? 7 : -1;
+    const NodeId at = *builder.Add(leaf);
+    const NodeId host = Add(builder, absl::StrCat("h", pod), NodeKind::kHost);
+    ASSERT_TRUE(builder.Connect(host, at, {kFast, {}, {}, 0}).ok());
+    ASSERT_TRUE(builder.Connect(at, top, {kFast}).ok());
+  }
+  const Fabric fabric = *std::move(builder).Build();
+  EXPECT_EQ(fabric.node(*fabric.Find("leaf0")).pod, -1);
+  EXPECT_EQ(fabric.node(*fabric.Find("h1")).pod, -1);
+  EXPECT_EQ(fabric.node(*fabric.Find("leaf1")).pod, 7);
 }
 
 TEST(FabricBuilder, HoldsNoMoreThanItsBound) {

@@ -6,7 +6,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <future>
+#include <optional>
 #include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "tests/scratch_folder.h"
 
 namespace weft {
 namespace {
@@ -26,6 +30,23 @@ TEST(CpuQuota, ReadsCpuMax) {
   EXPECT_EQ(internal::ParseCpuMax(""), std::nullopt);
   EXPECT_EQ(internal::ParseCpuMax("-1 100000"), std::nullopt);
   EXPECT_EQ(internal::ParseCpuMax("100 0"), std::nullopt);
+}
+
+TEST(CpuQuota, IsTheTightestUpToTheRootOfEitherVersion) {
+  ScratchFolder mount;
+  mount.Write("slice/cpu.max", "300000 100000\n");
+  mount.Write("slice/job/cpu.max", "max 100000\n");
+  EXPECT_EQ(internal::ControlGroupQuota("0::/slice/job\n", mount.path()), 3);
+  EXPECT_EQ(internal::ControlGroupQuota("0::/\n", mount.path()), std::nullopt);
+  mount.Write("cpu/cpu.cfs_quota_us", "-1\n");
+  mount.Write("cpu/cpu.cfs_period_us", "100000\n");
+  mount.Write("cpu/docker/cpu.cfs_quota_us", "150000\n");
+  mount.Write("cpu/docker/cpu.cfs_period_us", "100000\n");
+  const char kVersion1[] = "9:cpuset:/docker/a\n4:cpu,cpuacct:/docker/a\n1:name=systemd:/a\n";
+  EXPECT_EQ(internal::ControlGroupQuota(kVersion1, mount.path()), 1.5);
+  EXPECT_EQ(internal::ControlGroupQuota("4:cpuacct,cpu:/\n", mount.path()), std::nullopt);
+  EXPECT_EQ(internal::ControlGroupQuota(absl::StrCat(kVersion1, "0::/slice"), mount.path()), 1.5);
+  EXPECT_EQ(internal::ControlGroupQuota("", mount.path()), std::nullopt);
 }
 
 TEST(AllowedCores, IsAtLeastOneAndAtMostTheMask) {

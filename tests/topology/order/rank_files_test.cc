@@ -103,9 +103,9 @@ TEST(RankFiles, TheTorchrunScriptStartsEachHostWithItsNodeRank) {
   EXPECT_EQ(second.output,
             "--nnodes=3 --nproc-per-node=4 --node-rank=1 --master-addr=h5 --master-port=29500 "
             "a.py -x\n");
-  Outcome stranger = Shell(run + "WEFT_NODE=h3 sh " + (folder / "torchrun.sh").string());
-  EXPECT_EQ(stranger.status, 1);
-  EXPECT_THAT(stranger.output, HasSubstr("h3 is no host of this job"));
+  Outcome unknown = Shell(run + "WEFT_NODE=h3 sh " + (folder / "torchrun.sh").string());
+  EXPECT_EQ(unknown.status, 1);
+  EXPECT_THAT(unknown.output, HasSubstr("h3 is no host of this job"));
   std::filesystem::remove_all(folder);
 }
 

@@ -65,6 +65,19 @@ TEST(ConnectionPlan, TheFileIsReadBackAsWritten) {
   EXPECT_EQ(rates, (std::vector<double>{833333, 833333, 5000000, 0}));
 }
 
+// As a copy that was interrupted.
+TEST(ConnectionPlan, AFileThatIsNotWholeIsRefused) {
+  const std::string text = ConnectionPlanFileText(*ParseConnectionPlan(kPlan, "plan"));
+  ASSERT_TRUE(ParseConnectionPlan(text, "plan").ok());
+  const size_t stated = text.find("\nranks ");
+  for (size_t size = stated + 1; size < text.size(); ++size) {
+    EXPECT_FALSE(ParseConnectionPlan(text.substr(0, size), "plan").ok()) << size;
+  }
+  const size_t cut = text.rfind("\nspare ") + 1;
+  EXPECT_THAT(std::string(ParseConnectionPlan(text.substr(0, cut), "plan").status().message()),
+              HasSubstr("plan: it is not whole: of "));
+}
+
 TEST(ConnectionPlan, NamesTheLineThatIsWrong) {
   const auto message = [](const std::string& line) {
     const std::string text = absl::StrCat("weft-paths 1\nhost h0 10.1.0.1 leaf0\n", line);

@@ -1,4 +1,4 @@
-// The watch of the first switch's next hops, with a switch that is played.
+// The watch of the first switch's next hops, with an emulated switch.
 #include "topology/plan/path_watch.h"
 
 #include <gtest/gtest.h>
@@ -33,8 +33,8 @@ ConnectionPlanText MakeText(const std::string& hash, const std::string& more) {
 }
 
 // leaf0: hashes over the spines that it has.
-struct PlayedLeaf {
-  explicit PlayedLeaf(const std::string& hash, const std::string& more = "")
+struct EmulatedLeaf {
+  explicit EmulatedLeaf(const std::string& hash, const std::string& more = "")
       : plan(MakeText(hash, more), "plan"),
         watch(
             plan, kOwn,
@@ -74,7 +74,7 @@ struct PlayedLeaf {
 class PathWatchTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PathWatchTest, ANextHopThatIsGoneIsReportedAndThatItIsBack) {
-  PlayedLeaf leaf(GetParam());
+  EmulatedLeaf leaf(GetParam());
   ASSERT_TRUE(leaf.watch.CanSee());
   leaf.LookOften();
   EXPECT_EQ(leaf.plan.reports_version(), 0u);
@@ -91,14 +91,14 @@ TEST_P(PathWatchTest, ANextHopThatIsGoneIsReportedAndThatItIsBack) {
 }
 
 TEST_P(PathWatchTest, OneThatIsGoneForSomeTargetsOnlyIsNotReported) {
-  PlayedLeaf leaf(GetParam());
+  EmulatedLeaf leaf(GetParam());
   leaf.gone_for = "10.1.2.1";
   leaf.LookOften();
   EXPECT_EQ(leaf.plan.reports_version(), 0u);
 }
 
 TEST_P(PathWatchTest, AWayThatChoosesAmongFewerThanTheOthersIsNoneOfThem) {
-  PlayedLeaf leaf(GetParam(), "spare leaf0 leaf1 0.1 leaf0:0/2>spine0\n");
+  EmulatedLeaf leaf(GetParam(), "spare leaf0 leaf1 0.1 leaf0:0/2>spine0\n");
   leaf.gone = {2};
   leaf.LookOften();
   EXPECT_TRUE(leaf.HasLeft(2));
@@ -106,7 +106,7 @@ TEST_P(PathWatchTest, AWayThatChoosesAmongFewerThanTheOthersIsNoneOfThem) {
 }
 
 TEST_P(PathWatchTest, SilenceSaysNothing) {
-  PlayedLeaf leaf(GetParam());
+  EmulatedLeaf leaf(GetParam());
   leaf.silent = {0, 1, 2, 3};
   leaf.gone = {1};
   leaf.LookOften();
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Hashes, PathWatchTest,
                                            "crc32c:select=resilient,buckets=256,seed=5"));
 
 TEST(PathWatch, ASwitchThatHashesOtherwiseAltogetherIsNotReported) {
-  PlayedLeaf leaf("linux:seed=1000"), other("linux:seed=2000");
+  EmulatedLeaf leaf("linux:seed=1000"), other("linux:seed=2000");
   PathWatch watch(
       leaf.plan, kOwn,
       [&](const auto& source, const auto& target, auto ports) {
@@ -133,8 +133,46 @@ TEST(PathWatch, ASwitchThatHashesOtherwiseAltogetherIsNotReported) {
   EXPECT_EQ(leaf.plan.reports_version(), 0u);
 }
 
+// Two cables to each of two spines, which answer from an address of each cable.
+TEST(PathWatch, ASwitchBehindSeveralNextHopsThatIsGoneIsReported) {
+  std::string text =
+      "weft-paths 1\nranks 2\nhost h0 10.1.0.1 leaf0\nhost h1 10.1.1.1 leaf1\n"
+      "hash leaf0 linux:seed=1000\n";
+  for (int member = 0; member < 4; ++member) {
+    absl::StrAppend(&text, "router 10.2.0.", member, " spine", member / 2, "\n");
+    absl::StrAppend(&text, "spare leaf0 leaf1 0.1 leaf0:", member, "/4>spine", member / 2, "\n");
+  }
+  ConnectionPlan plan(*ParseConnectionPlan(text, "plan"), "plan");
+  bool is_gone = false;
+  PathWatch watch(
+      plan, kOwn,
+      [&](const IpAddress& source, const IpAddress& target, absl::Span<const uint16_t> ports) {
+        const bool alive[] = {true, true, !is_gone, !is_gone};
+        std::vector<std::string> names;
+        for (uint16_t port : ports) {
+          const FiveTuple tuple{source, target, port, kRoceTargetPort, kProtocolUdp, 0};
+          names.push_back(absl::StrCat("10.2.0.", plan.text().hashes.at("leaf0").SelectAlive(
+                                                      tuple, absl::MakeConstSpan(alive))));
+        }
+        return names;
+      },
+      1);
+  const auto look_often = [&] {
+    for (int i = 0; i < 40; ++i) watch.Look();
+  };
+  look_often();
+  EXPECT_EQ(plan.reports_version(), 0u);
+  is_gone = true;
+  look_often();
+  EXPECT_TRUE(plan.HasLeft("leaf0", "spine1"));
+  EXPECT_FALSE(plan.HasLeft("leaf0", "spine0"));
+  is_gone = false;
+  look_often();
+  EXPECT_FALSE(plan.HasLeft("leaf0", "spine1"));
+}
+
 TEST(PathWatch, ManyRanksUnderASwitchAskLessOftenEach) {
-  PlayedLeaf leaf("linux:seed=1000");
+  EmulatedLeaf leaf("linux:seed=1000");
   EXPECT_EQ(leaf.watch.Interval(absl::Milliseconds(200)), absl::Milliseconds(200));
   EXPECT_EQ(leaf.watch.Interval(absl::Milliseconds(1)), absl::Milliseconds(25));
 }

@@ -1,20 +1,19 @@
 #include "topology/sim/flow/flow.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "topology/fabric/routes.h"
+#include "topology/sim/dependents.h"
 #include "topology/sim/flow/fluid.h"
 #include "topology/sim/flow/paths.h"
 #include "topology/sim/flow/spray.h"
+#include "topology/sim/in_order.h"
 #include "topology/sim/reachable.h"
 
 namespace weft::topology {
@@ -22,8 +21,6 @@ namespace {
 
 constexpr int kLaneBits = 16;  // of a transfer's tag; above: its operation
 constexpr int64_t kProgressEvery = 1 << 14;
-
-using ConnectionKey = std::array<int32_t, 5>;  // source host and NIC, target's, source port
 
 absl::Status CheckOptions(const Fabric& fabric, const FlowOptions& options) {
   if (options.payload <= Bytes(0) || options.header < Bytes(0) || options.ack < Bytes(0)) {
@@ -88,12 +85,16 @@ class Run {
         fluid_(cells_.capacities(), options.incremental, static_cast<size_t>(options.exact_paths),
                options.late),
         limit_(ToTicks(options.limit)),
-        full_packet_(static_cast<double>((options.payload + options.header).count())) {
+        full_packet_(static_cast<double>((options.payload + options.header).count())),
+        dependents_(workload),
+        in_order_(workload) {
     for (int i = 0; i < fabric.links(); ++i) down_.push_back(!fabric.link(LinkId(i)).up);
     result_.operations.resize(workload.size());
     state_.resize(workload.size());
     core_free_.resize(workload.cores());
-    CountDependents();
+    for (OperationId id = 0; id < workload.size(); ++id) {
+      state_[id].waits_for = static_cast<uint32_t>(workload.After(id).size());
+    }
   }
 
   absl::StatusOr<SimulationResult> Simulate();
@@ -116,7 +117,6 @@ class Run {
   };
 
   bool sprays() const { return options_.load_balance != LoadBalance::kEcmp; }
-  void CountDependents();
   void Push(const Event& event) {
     events_.push_back(event);
     std::push_heap(events_.begin(), events_.end(), std::greater<>());
@@ -131,7 +131,6 @@ class Run {
   static bool InOrder(const Operation& operation) {
     return operation.in_order && operation.kind == OperationKind::kTransfer;
   }
-  ConnectionKey Connection(OperationId id, uint32_t lane) const;
   void StartInOrder(OperationId id, uint32_t lane);
   void StartNextInOrder(OperationId id, uint32_t lane);
   void Drained(const Fluid::Transfer& transfer);
@@ -156,8 +155,7 @@ class Run {
 
   std::vector<State> state_;
   std::vector<Ticks> core_free_;  // by core - 1: when its computations so far have ended
-  std::vector<uint32_t> dependents_begin_;
-  std::vector<OperationId> dependents_;
+  const Dependents dependents_;
   std::vector<Event> events_;
   struct Stranded {  // a lane without a path
     OperationId operation;
@@ -165,8 +163,7 @@ class Run {
     std::optional<double> left;
   };
   std::vector<Stranded> stranded_;
-  // By connection with a transfer under way: those that wait for it.
-  absl::flat_hash_map<ConnectionKey, std::deque<std::pair<OperationId, uint32_t>>> queues_;
+  InOrderQueues in_order_;
   std::vector<bool> down_;  // [link]
   size_t next_fault_ = 0;
   Ticks now_ = 0;
@@ -176,21 +173,6 @@ class Run {
   FlowStatistics statistics_;
   SimulationResult result_;
 };
-
-void Run::CountDependents() {
-  const OperationId n = static_cast<OperationId>(workload_.size());
-  dependents_begin_.assign(n + 1, 0);
-  for (OperationId id = 0; id < n; ++id) {
-    state_[id].waits_for = static_cast<uint32_t>(workload_.After(id).size());
-    for (OperationId earlier : workload_.After(id)) ++dependents_begin_[earlier + 1];
-  }
-  for (OperationId id = 0; id < n; ++id) dependents_begin_[id + 1] += dependents_begin_[id];
-  dependents_.resize(dependents_begin_[n]);
-  std::vector<uint32_t> next(dependents_begin_.begin(), dependents_begin_.end() - 1);
-  for (OperationId id = 0; id < n; ++id) {
-    for (OperationId earlier : workload_.After(id)) dependents_[next[earlier]++] = id;
-  }
-}
 
 double Run::Wire(Bytes bytes) const {
   return static_cast<double>(bytes.count() + Packets(bytes) * options_.header.count());
@@ -287,38 +269,19 @@ void Run::Begin(OperationId id) {
 void Run::End(OperationId id) {
   result_.operations[id].ended = FromTicks(now_);
   ++done_;
-  for (uint32_t i = dependents_begin_[id]; i < dependents_begin_[id + 1]; ++i) {
-    const OperationId later = dependents_[i];
+  for (OperationId later : dependents_.Of(id)) {
     if (--state_[later].waits_for > 0) continue;
     Push({std::max(now_, ToTicks(workload_.operation(later).start)), later, false});
   }
 }
 
-ConnectionKey Run::Connection(OperationId id, uint32_t lane) const {
-  const Operation& operation = workload_.operation(id);
-  const int nic = static_cast<int>(lane);
-  return {operation.source.host.value(), operation.source.nic + nic, operation.target.host.value(),
-          operation.target.nic + nic, operation.source_port};
-}
-
 void Run::StartInOrder(OperationId id, uint32_t lane) {
-  const auto [queue, free] = queues_.try_emplace(Connection(id, lane));
-  if (free) {
-    StartLane(id, lane, std::nullopt);
-  } else {
-    queue->second.emplace_back(id, lane);
-  }
+  if (in_order_.Enter({id, lane})) StartLane(id, lane, std::nullopt);
 }
 
 void Run::StartNextInOrder(OperationId id, uint32_t lane) {
-  const auto queue = queues_.find(Connection(id, lane));
-  if (queue->second.empty()) {
-    queues_.erase(queue);
-    return;
-  }
-  const auto [next, next_lane] = queue->second.front();
-  queue->second.pop_front();
-  StartLane(next, next_lane, std::nullopt);
+  const std::optional<InOrderQueues::Lane> next = in_order_.Leave({id, lane});
+  if (next.has_value()) StartLane(next->operation, next->number, std::nullopt);
 }
 
 // `left`: bytes, of one that was under way and is to go on by another path.

@@ -12,7 +12,7 @@ namespace weft::topology {
 // Facts about a flow's path, known before its first packet.
 struct FlowFacts {
   packet::Picoseconds round_trip = 0;  // of a full packet, empty fabric
-  double bytes_per_picosecond = 0;     // of the source's NIC
+  double bytes_per_picosecond = 0;     // of the source's NIC; with one path, of one port of it
   int64_t packet_bytes = 0;            // of a full packet on the wire
   bool trimming = false;
 };

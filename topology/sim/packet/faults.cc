@@ -51,10 +51,7 @@ void Network::SetOneLinkUp(uint32_t id, bool up) {
   Link& link = links_[id];
   bool is_up = (link.flags & kUp) != 0;
   if (is_up == up) return;
-  bool from_nic = (link.flags & (kFromHost | kManyPorts)) == kFromHost;
-  bool was_empty = link.flight.empty();
-  if (is_up) from_nic ? Pull(link, id, link.source) : Advance(link, id);
-  ScheduleFirst(link, id, was_empty);
+  SettleLink(link, id);
   if (up) {
     link.flags |= kUp;
     if (link.flags & kFromHost) Wake(link.source);
@@ -80,6 +77,7 @@ void Network::SetOneLinkUp(uint32_t id, bool up) {
   OnPause(id, false);
   if (!link.xoff) return;
   link.xoff = false;
+  link.over_bytes = 0;
   --switches_[link.target].paused;
 }
 
@@ -92,12 +90,8 @@ void Network::SetLinkUp(LinkId id, bool up) {
 // From the next frame on.
 void Network::SetLinkBandwidth(LinkId id, Bandwidth bandwidth) {
   for (uint32_t number : {numbers_.Of(id), links_[numbers_.Of(id)].reverse}) {
-    Link& link = links_[number];
-    bool from_nic = (link.flags & (kFromHost | kManyPorts)) == kFromHost;
-    bool was_empty = link.flight.empty();
-    from_nic ? Pull(link, number, link.source) : Advance(link, number);
-    ScheduleFirst(link, number, was_empty);
-    link.rate = WireRate(bandwidth);
+    SettleLink(links_[number], number);
+    links_[number].rate = WireRate(bandwidth);
   }
 }
 

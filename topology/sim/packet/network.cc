@@ -319,35 +319,37 @@ inline void Network::Forward(uint32_t ingress, uint32_t frame) {
   bool is_data = IsData(header.kind) && !(header.flags & kTrimmed);
   bool was_empty = egress.flight.empty();
   Advance(egress, id);
-  if (balance_ == LoadBalance::kAdaptive) {
-    drained_at_[id] = std::max(drained_at_[id], now_) + egress.rate.TimeFor(header.size);
-  }
+  uint32_t leaving = header.size;
   if (egress.free_at <= now_ && (!is_data || !(egress.flags & kPaused))) {
     Send(egress, id, frame, header.size, now_);
   } else if (!is_data) {
     QueueControl(egress, frame, header.size);
   } else {
-    Enqueue(id, frame, ingress);
+    leaving = Enqueue(id, frame, ingress);
+  }
+  if (balance_ == LoadBalance::kAdaptive) {
+    drained_at_[id] = std::max(drained_at_[id], now_) + egress.rate.TimeFor(leaving);
   }
   ScheduleFirst(egress, id, was_empty);
 }
 
-void Network::Enqueue(uint32_t id, uint32_t frame, uint32_t ingress) {
+uint32_t Network::Enqueue(uint32_t id, uint32_t frame, uint32_t ingress) {
   Link& egress = links_[id];
   Frame& header = frames_[frame];
   if ((accounted_ || egress.queue_limit > 0) && !Admit(ingress, egress, header)) {
     if (!options_.trimming) {
       Drop(egress, frame);
-      return;
+      return 0;
     }
     ++egress.dropped;
     header.flags |= kTrimmed;
     header.size = static_cast<uint16_t>(std::max<int64_t>(kMinimumFrame, options_.header.count()));
     QueueControl(egress, frame, header.size);
-    return;
+    return header.size;
   }
   QueueData(egress, frame, header.size, now_);
   if (accounted_ && switches_[egress.source].paused > 0) Watch(egress, id);
+  return header.size;
 }
 
 void Network::SendQueuedData(Link& link, uint32_t id) {
@@ -356,8 +358,9 @@ void Network::SendQueuedData(Link& link, uint32_t id) {
   link.queued_bytes -= next.size;
   link.queue_integral +=
       static_cast<double>(next.size) * static_cast<double>(link.free_at - next.since);
-  if (ecn_ && link.queued_bytes > link.ecn_min) Mark(link, frames_[next.frame]);
-  bool account = accounted_ && !(link.flags & kFromHost);
+  bool is_egress = !(link.flags & kFromHost);
+  if (ecn_ && is_egress && link.queued_bytes > link.ecn_min) Mark(link, frames_[next.frame]);
+  bool account = accounted_ && is_egress;
   Frame header;
   if (account) header = frames_[next.frame];  // lost frames may be gone once they are sent
   Send(link, id, next.frame, next.size, link.free_at);
@@ -420,6 +423,8 @@ uint32_t Network::ChooseEmptiest(const Switch& at, const Frame& frame, Forwardin
 }
 
 void Network::OnLate(uint32_t link, uint32_t frame) {
+  // No event brings it: what was looked up ahead is another frame's, maybe once of its index.
+  ahead_[(wheel_.position() - 1) % ahead_.size()] = Ahead();
   if (links_[link].flags & kUp) {
     Arrive(link, frame);
   } else {

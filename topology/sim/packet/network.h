@@ -206,7 +206,8 @@ class Network {
   }
   uint32_t ChooseByHash(const Switch& at, const Frame& frame, Forwarding::Set set) const;
   uint32_t ChooseEmptiest(const Switch& at, const Frame& frame, Forwarding::Set set) const;
-  void Enqueue(uint32_t egress, uint32_t frame, uint32_t ingress);
+  // Returns the bytes that `egress` will send for it: fewer if trimmed, 0 if dropped.
+  uint32_t Enqueue(uint32_t egress, uint32_t frame, uint32_t ingress);
   // Decides all that a port has begun to send up to now.
   void Advance(Link& link, uint32_t id);
   void SendQueuedData(Link& link, uint32_t id);
@@ -237,6 +238,8 @@ class Network {
   }
   void SendThroughPort(const Nic& nic, Link& asking, uint32_t frame, Picoseconds start);
   size_t ChoosePort(NodeId host, const Frame& frame, absl::Span<const uint32_t> ports) const;
+  // Decides all that `link` has begun to send up to now: Settle() where it leaves a NIC.
+  void SettleLink(Link& link, uint32_t id);
   void Wake(NicId nic);
   void ArmDeadline(NicId nic);
   void Deliver(Link& link, uint32_t frame);

@@ -1,5 +1,6 @@
 // NICs: the wire asks the protocol for frames.
 #include <algorithm>
+#include <utility>
 
 #include "base/status.h"
 #include "topology/sim/packet/network.h"
@@ -46,20 +47,25 @@ void Network::Pull(Link& link, uint32_t id, NicId nic_id) {
   }
 }
 
-// The same with several ports. The port with the longest free wire asks; the path decides through
-// which port the frame goes, where it may wait. A few waiting frames keep the protocol from
-// being asked, as they would fill the NIC's memory.
+// The same with several ports. The port with the longest free wire asks, one that is paused only
+// if no other is free; the path decides through which port the frame goes, where it may wait. A few
+// waiting frames keep the protocol from being asked, as they would fill the NIC's memory.
 void Network::PullPorts(Nic& nic) {
   constexpr uint32_t kMaxWaiting = 4;
   Link& first = links_[nic.first_link];
+  auto turn = [](const Link& port) { return std::pair((port.flags & kPaused) != 0, port.free_at); };
   while (!(first.flags & kIdle)) {
     Link* asking = nullptr;
+    bool is_data_port_busy = false;  // a port that is not paused
     for (uint32_t i = 0; i < nic.links; ++i) {
       Link& port = links_[nic.first_link + i];
       if (port.data.size() >= kMaxWaiting || port.control.size() >= kMaxWaiting) return;
-      if (!(port.flags & kUp) || port.free_at > now_) continue;
-      if (!port.data.empty() || !port.control.empty()) continue;
-      if (asking == nullptr || port.free_at < asking->free_at) asking = &port;
+      if (!(port.flags & kUp)) continue;
+      if (port.free_at > now_ || !port.data.empty() || !port.control.empty()) {
+        is_data_port_busy |= !(port.flags & kPaused);
+        continue;
+      }
+      if (asking == nullptr || turn(port) < turn(*asking)) asking = &port;
     }
     if (asking == nullptr) return;
     uint32_t frame = frames_.Allocate();
@@ -72,8 +78,9 @@ void Network::PullPorts(Nic& nic) {
         asking->free_at = due;
         continue;
       }
-      first.flags |= kIdle;
       ArmDeadline(first.source);
+      // A paused port has asked for control frames alone. The busy one asks when its frame arrives.
+      if (!(asking->flags & kPaused) || !is_data_port_busy) first.flags |= kIdle;
       return;
     }
     SendThroughPort(nic, *asking, frame, start);
@@ -96,8 +103,11 @@ void Network::SendThroughPort(const Nic& nic, Link& asking, uint32_t frame, Pico
     candidates[count++] = nic.first_link + i;
   }
   auto asking_id = static_cast<uint32_t>(&asking - links_.get());
-  if (count == 0) {
+  if (count == 0) {  // an arrival of nothing, so that the port asks again
+    bool was_empty = asking.flight.empty();
     asking.free_at = start + asking.rate.TimeFor(header.size);
+    asking.flight.PushBack({asking.free_at + asking.delay, kNoFrame}, arena_);
+    ScheduleFirst(asking, asking_id, was_empty);
     Drop(asking, frame);
     return;
   }
@@ -176,12 +186,27 @@ void Network::Settle(NicId id) {
   Nic& nic = nics_[id];
   Link& first = links_[nic.first_link];
   if (first.flags & kManyPorts) {
+    for (uint32_t i = nic.first_link; i < nic.first_link + nic.links; ++i) {
+      bool was_empty = links_[i].flight.empty();
+      Advance(links_[i], i);
+      ScheduleFirst(links_[i], i, was_empty);
+    }
     PullPorts(nic);
     return;
   }
   bool was_empty = first.flight.empty();
   Pull(first, nic.first_link, id);
   ScheduleFirst(first, nic.first_link, was_empty);
+}
+
+void Network::SettleLink(Link& link, uint32_t id) {
+  if (link.flags & kFromHost) {
+    Settle(link.source);
+    return;
+  }
+  bool was_empty = link.flight.empty();
+  Advance(link, id);
+  ScheduleFirst(link, id, was_empty);
 }
 
 void Network::Begin(NicId id, FlowId flow) {

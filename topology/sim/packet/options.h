@@ -90,8 +90,10 @@ struct PacketOptions : SimulationOptions {
   // the path holds in a round trip.
   Bytes window;
   Bytes ack_size{64};
-  int ack_every = 1;             // packets, kGoBackN
-  absl::Duration timeout;        // retransmission; 0: 1 ms with kGoBackN, else 200 us
+  int ack_every = 1;  // packets, kGoBackN
+  // Retransmission; 0: 1 ms with kGoBackN, else 200 us, but no less than three round trips of the
+  // transfer that has the longest.
+  absl::Duration timeout;
   absl::Duration nack_interval;  // at most one NACK for the same packet in it; 0: 2 round trips
   // kSelective: a packet is lost when one sent this many later has been acknowledged. 0: 3 where
   // a flow keeps to one path, else never: trimming and the timeout tell.

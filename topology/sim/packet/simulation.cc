@@ -1,13 +1,13 @@
 // The entry of the packet level: starts operations when what they wait for has ended, and collects
 // what became of them.
 #include <algorithm>
-#include <array>
-#include <deque>
+#include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "topology/sim/dependents.h"
+#include "topology/sim/in_order.h"
 #include "topology/sim/packet/network.h"
 #include "topology/sim/packet/transports/reliable.h"
 #include "topology/sim/path_choice.h"
@@ -24,7 +24,9 @@ class PacketSimulation final : public NetworkOwner, public Progress {
         workload_(workload),
         options_(options),
         routes_(fabric_),
-        network_(fabric_, options_, *this) {}
+        network_(fabric_, options_, *this),
+        dependents_(workload_),
+        in_order_(workload_) {}
 
   absl::Status Prepare();
   SimulationResult Run();
@@ -43,21 +45,15 @@ class PacketSimulation final : public NetworkOwner, public Progress {
     Picoseconds started = kNever, ended = kNever, acknowledged = kNever;
     uint32_t waits_for = 0;
   };
-  using Connection = std::array<int32_t, 5>;
-  Connection ConnectionOf(const Operation& operation) const {
-    return {operation.source.host.value(), operation.source.nic, operation.target.host.value(),
-            operation.target.nic, operation.source_port};
-  }
   absl::Status PrepareTransfer(OperationId id);
   Picoseconds OneWay(NicId source, NicId target, uint64_t path, uint32_t size) const;
-  void FindDependents();
   void Ready(OperationId id, Picoseconds now);
   void Start(OperationId id, Picoseconds now);
   void Finish(OperationId id, Picoseconds now);
   void ApplyFault(const LinkFault& fault);
   SimulationResult Collect();
 
-  Fabric fabric_;
+  Fabric fabric_;  // as its switches know it
   const Workload& workload_;
   const PacketOptions& options_;
   Routes routes_;
@@ -65,16 +61,13 @@ class PacketSimulation final : public NetworkOwner, public Progress {
   Arena arena_;
   TransportContext context_;
   std::unique_ptr<Transports> transports_;
-  LargeVector<Transfer> transfers_;         // [operation]
-  std::vector<State> states_;               // [operation]
-  std::vector<Picoseconds> core_free_;      // [core - 1] when its computations so far have ended
-  std::vector<uint32_t> dependents_begin_;  // [operation + 1] into dependents_
-  std::vector<OperationId> dependents_;
+  LargeVector<Transfer> transfers_;     // [operation]
+  std::vector<State> states_;           // [operation]
+  std::vector<Picoseconds> core_free_;  // [core - 1] when its computations so far have ended
+  const Dependents dependents_;
   std::vector<OperationId> finished_;  // and what depends on them is not yet started
-  // Operation::in_order: by connection that sends, those that wait for it; and transfers whose last
-  // packet has just gone.
-  absl::flat_hash_map<Connection, std::deque<OperationId>> queues_;
-  std::vector<FlowId> sent_;
+  InOrderQueues in_order_;
+  std::vector<FlowId> sent_;  // the last packets of these, in order, have just gone
   size_t ended_ = 0, unacknowledged_ = 0;
   int64_t retransmissions_ = 0;
 };
@@ -152,8 +145,14 @@ absl::Status PacketSimulation::Prepare() {
   }
   context_.nack_interval = FromDuration(options_.nack_interval);
   for (NicId nic = 0; nic < static_cast<NicId>(fabric_.endpoints()); ++nic) {
-    const Link& port = network_.link_by_number(network_.nic(nic).first_link);
-    context_.nic_rate.push_back(port.rate.bytes_per_picosecond());
+    const Nic& ports = network_.nic(nic);
+    auto rate_of = [&](uint32_t port) {
+      return network_.link_by_number(ports.first_link + port).rate.bytes_per_picosecond();
+    };
+    double rate = rate_of(0);
+    for (uint32_t port = 1; port < ports.links; ++port) rate += rate_of(port);
+    context_.nic_rate.push_back(rate);
+    context_.port_rate.push_back(rate_of(0));
   }
   transfers_.resize(workload_.size());
   states_.resize(workload_.size());
@@ -166,32 +165,28 @@ absl::Status PacketSimulation::Prepare() {
   Picoseconds longest = 0;
   for (const Transfer& transfer : transfers_) longest = std::max(longest, transfer.round_trip);
   network_.SetLongestRoundTrip(longest);
+  // A default below the round trip would send everything twice.
+  if (options_.timeout <= absl::ZeroDuration()) {
+    context_.timeout = std::max(context_.timeout, 3 * longest);
+  }
   transports_ = MakeTransports(context_, workload_.size());
   for (NicId nic = 0; nic < static_cast<NicId>(fabric_.endpoints()); ++nic) {
     network_.SetProtocol(nic, transports_->Make(nic));
   }
-  FindDependents();
-  return absl::OkStatus();
-}
-
-void PacketSimulation::FindDependents() {
-  size_t count = workload_.size();
-  dependents_begin_.assign(count + 1, 0);
-  for (OperationId id = 0; id < count; ++id) {
-    for (OperationId earlier : workload_.After(id)) ++dependents_begin_[earlier + 1];
+  for (OperationId id = 0; id < workload_.size(); ++id) {
     states_[id].waits_for = static_cast<uint32_t>(workload_.After(id).size());
   }
-  for (size_t i = 0; i < count; ++i) dependents_begin_[i + 1] += dependents_begin_[i];
-  dependents_.resize(dependents_begin_[count]);
-  std::vector<uint32_t> at(dependents_begin_.begin(), dependents_begin_.end() - 1);
-  for (OperationId id = 0; id < count; ++id) {
-    for (OperationId earlier : workload_.After(id)) dependents_[at[earlier]++] = id;
-  }
+  return absl::OkStatus();
 }
 
 SimulationResult PacketSimulation::Run() {
   for (uint32_t i = 0; i < options_.faults.size(); ++i) {
-    network_.timers().Push({FromDuration(options_.faults[i].at), TimerKind::kFault, i, 0});
+    Picoseconds at = FromDuration(options_.faults[i].at);
+    if (at <= 0) {  // before anything is sent
+      ApplyFault(options_.faults[i]);
+    } else {
+      network_.timers().Push({at, TimerKind::kFault, i, 0});
+    }
   }
   for (OperationId id = 0; id < workload_.size(); ++id) {
     if (states_[id].waits_for == 0) Ready(id, 0);
@@ -232,11 +227,7 @@ void PacketSimulation::Start(OperationId id, Picoseconds now) {
       ++unacknowledged_;
       if (operation.in_order) {
         network_.Settle(transfers_[id].source);
-        auto [queue, is_free] = queues_.try_emplace(ConnectionOf(operation));
-        if (!is_free) {
-          queue->second.push_back(id);
-          return;
-        }
+        if (!in_order_.Enter({id})) return;
       }
       network_.Begin(transfers_[id].source, id);
       return;
@@ -273,13 +264,9 @@ void PacketSimulation::Acknowledged(FlowId flow, Picoseconds now) {
 // before that one was ready.
 void PacketSimulation::OnSent(Picoseconds now) {
   for (FlowId flow : sent_) {
-    auto queue = queues_.find(ConnectionOf(workload_.operation(flow)));
-    if (queue->second.empty()) {
-      queues_.erase(queue);
-      continue;
-    }
-    OperationId next = queue->second.front();
-    queue->second.pop_front();
+    const std::optional<InOrderQueues::Lane> lane = in_order_.Leave({flow});
+    if (!lane.has_value()) continue;
+    const OperationId next = lane->operation;
     network_.Follow(transfers_[next].source, next, std::max(now, states_[next].started));
   }
   sent_.clear();
@@ -288,9 +275,8 @@ void PacketSimulation::OnSent(Picoseconds now) {
 void PacketSimulation::OnProgress(Picoseconds now) {
   // Starting one may finish it at once.
   for (size_t i = 0; i < finished_.size(); ++i) {
-    OperationId id = finished_[i];
-    for (uint32_t k = dependents_begin_[id]; k < dependents_begin_[id + 1]; ++k) {
-      if (--states_[dependents_[k]].waits_for == 0) Ready(dependents_[k], now);
+    for (OperationId later : dependents_.Of(finished_[i])) {
+      if (--states_[later].waits_for == 0) Ready(later, now);
     }
   }
   finished_.clear();
@@ -336,9 +322,9 @@ void PacketSimulation::ApplyFault(const LinkFault& fault) {
     return;
   }
   bool up = fault.kind == LinkFault::Kind::kUp;
-  fabric_.SetUp(fault.link, up);
   network_.SetLinkUp(fault.link, up);
   if (!fault.reroute) return;
+  fabric_.SetUp(fault.link, up);
   routes_.Update();
   network_.SetRoutes(routes_);
 }
@@ -386,11 +372,14 @@ absl::Status CheckRange(bool is_right, absl::string_view name, absl::string_view
 }
 
 absl::Status CheckOptions(const Fabric& fabric, const PacketOptions& options) {
-  int64_t full = (options.payload + options.header).count();
-  WEFT_RETURN_IF_ERROR(CheckRange(options.payload > Bytes(0) && full <= 65535, "payload and header",
-                                  absl::StrCat(full, " bytes"), "1 to 65535"));
+  constexpr Bytes kFullMost{65535};
+  WEFT_RETURN_IF_ERROR(CheckRange(options.payload > Bytes(0) && options.payload <= kFullMost,
+                                  "the payload", ToString(options.payload), "1 to 65535 bytes"));
   WEFT_RETURN_IF_ERROR(
-      CheckRange(options.header >= Bytes(0), "the header", ToString(options.header), "at least 0"));
+      CheckRange(options.header >= Bytes(0) && options.header <= kFullMost - options.payload,
+                 "the header", ToString(options.header),
+                 absl::StrCat("0 to ", (kFullMost - options.payload).count(),
+                              " bytes, as a packet has at most 65535")));
   WEFT_RETURN_IF_ERROR(
       CheckRange(options.ack_size >= Bytes(kMinimumFrame) && options.ack_size <= Bytes(65535),
                  "the size of acknowledgements", ToString(options.ack_size), "64 to 65535 bytes"));
@@ -399,6 +388,15 @@ absl::Status CheckOptions(const Fabric& fabric, const PacketOptions& options) {
   WEFT_RETURN_IF_ERROR(CheckRange(!options.ecn.enabled || options.ecn.min <= options.ecn.max,
                                   "ECN's lower threshold", ToString(options.ecn.min),
                                   absl::StrCat("at most the upper, ", ToString(options.ecn.max))));
+  WEFT_RETURN_IF_ERROR(
+      CheckRange(options.ecn.probability_max >= 0 && options.ecn.probability_max <= 1,
+                 "the share that ECN marks just below its upper threshold",
+                 absl::StrCat(options.ecn.probability_max), "0 to 1"));
+  WEFT_RETURN_IF_ERROR(CheckRange(options.pfc.dynamic_shift >= 0 && options.pfc.dynamic_shift < 63,
+                                  "the shift of PFC's share of the free memory",
+                                  absl::StrCat(options.pfc.dynamic_shift), "0 to 62"));
+  WEFT_RETURN_IF_ERROR(CheckRange(options.reordering >= 0, "packets that may overtake one",
+                                  absl::StrCat(options.reordering), "at least 0"));
   double slowest = 1e6 / 8;
   for (int i = 0; i < fabric.links(); ++i) {
     const FabricLink& link = fabric.link(LinkId(i));

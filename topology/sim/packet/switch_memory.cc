@@ -59,11 +59,9 @@ void Network::SetLongestRoundTrip(Picoseconds time) {
   const EcnOptions& ecn = options_.ecn;
   for (uint32_t i = 0; i < link_count_; ++i) {
     Link& link = links_[i];
+    if (link.flags & kFromHost) continue;
     double held = static_cast<double>(time) * link.rate.bytes_per_picosecond();
-    bool is_egress = !(link.flags & kFromHost);
-    if (options_.trimming && is_egress && link.queue_limit == 0) {
-      link.queue_limit = std::llround(held);
-    }
+    if (options_.trimming && link.queue_limit == 0) link.queue_limit = std::llround(held);
     if (ecn.max_round_trips <= 0) continue;
     link.ecn_min = std::llround(held * ecn.min_round_trips);
     link.ecn_max = std::llround(held * ecn.max_round_trips);
@@ -178,9 +176,7 @@ void Network::OnPause(uint32_t id, bool paused) {
   Link& link = links_[id];
   bool is_paused = (link.flags & kPaused) != 0;
   if (paused == is_paused) return;
-  bool from_nic = (link.flags & (kFromHost | kManyPorts)) == kFromHost;
-  bool was_empty = link.flight.empty();
-  from_nic ? Pull(link, id, link.source) : Advance(link, id);
+  SettleLink(link, id);
   if (paused) {
     link.flags |= kPaused;
     link.paused_since = now_;
@@ -188,7 +184,6 @@ void Network::OnPause(uint32_t id, bool paused) {
     ++paused_links_;
     if (!watchdog_armed_) timers_.Push({now_ + kWatchdogPeriod, TimerKind::kWatchdog, 0, 0});
     watchdog_armed_ = true;
-    ScheduleFirst(link, id, was_empty);
     return;
   }
   link.flags &= static_cast<uint16_t>(~kPaused);
@@ -197,12 +192,9 @@ void Network::OnPause(uint32_t id, bool paused) {
   if (options_.observer != nullptr) {
     options_.observer->Paused(numbers_.Id(id), ToDuration(link.paused_since), ToDuration(now_));
   }
-  if (!from_nic) {
-    // Without data it may have been sending control frames meanwhile.
-    link.free_at = std::max(link.free_at, now_);
-    Advance(link, id);
-  }
-  ScheduleFirst(link, id, was_empty);
+  // Without data it may have been sending control frames meanwhile.
+  link.free_at = std::max(link.free_at, now_);
+  SettleLink(link, id);
   if (link.flags & kFromHost) {
     Wake(link.source);
     return;

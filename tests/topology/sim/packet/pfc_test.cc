@@ -111,6 +111,55 @@ TEST(Pfc, HeadroomHoldsWhatArrivesUntilTheNeighbourReacts) {
   EXPECT_GT(Dropped(Incast(options)), 0);
 }
 
+// A link fails when its headroom is fullest, and comes back when all of that has left.
+TEST(Pfc, HasItsWholeHeadroomAgainAfterALinkHasFailed) {
+  Fabric fabric = Star({10, 100}, absl::Microseconds(1));
+  struct First : PacketObserver {
+    void Paused(LinkId, absl::Duration from, absl::Duration) override {
+      first = std::min(first, from);
+    }
+    absl::Duration first = absl::InfiniteDuration();
+  } observer;
+  Workload workload;
+  workload.Add(Send(1, 0, 4096 * 200));
+  PacketOptions options = WithPfc();
+  options.observer = &observer;
+  Simulated(fabric, workload, options);
+  LinkId link = *fabric.FindLink(*fabric.Find("h1"), *fabric.Find("hub"));
+  absl::Duration down = observer.first + absl::Nanoseconds(1500);
+  options.faults.push_back({down, link, LinkFault::Kind::kDown, {}, true});
+  options.faults.push_back({down + absl::Microseconds(200), link, LinkFault::Kind::kUp, {}, true});
+  SimulationResult result = Simulated(fabric, workload, options);
+  EXPECT_EQ(result.unfinished, 0);
+  EXPECT_EQ(LinkBetween(fabric, result, "hub", "h0").dropped, 0);
+}
+
+// Two hosts fill the slow link of another at the first leaf, which pauses the first port of host 0.
+// What host 0 then sends to host 1 has another leaf, and takes no longer than without the pause.
+TEST(Pfc, PausesOnePortOfANicAlone) {
+  FabricBuilder builder;
+  NodeId source = AddNode(builder, "source", NodeKind::kHost);
+  NodeId target = AddNode(builder, "target", NodeKind::kHost);
+  NodeId slow = AddNode(builder, "slow", NodeKind::kHost);
+  NodeId first = AddNode(builder, "first", NodeKind::kSwitch);
+  NodeId second = AddNode(builder, "second", NodeKind::kSwitch);
+  Connect(builder, source, first, 100, absl::Microseconds(1), 0);
+  Connect(builder, source, second, 100, absl::Microseconds(1), 0);
+  Connect(builder, slow, first, 1, absl::Microseconds(1), 0);
+  Connect(builder, target, second, 100, absl::Microseconds(1), 0);
+  Fabric fabric = *std::move(builder).Build();
+  PacketOptions options = WithPfc();
+  Workload alone, both;
+  alone.Add(Send(0, 1, 4096 * 200, absl::Microseconds(50)));
+  both.Add(Send(0, 1, 4096 * 200, absl::Microseconds(50)));
+  // As much as the leaf lets in before it pauses, and less than would wait at the port.
+  both.Add(Send(0, 2, 4096 * 14));
+  SimulationResult paused = Simulated(fabric, both, options);
+  EXPECT_GT(LinkBetween(fabric, paused, "source", "first").paused, absl::Microseconds(10));
+  EXPECT_EQ(paused.operations[0].picoseconds,
+            Simulated(fabric, alone, options).operations[0].picoseconds);
+}
+
 // A slow last link: the pause travels back from switch to switch to the source, in this order.
 TEST(Pfc, PropagatesOverEveryHopToTheSource) {
   FabricBuilder builder;
@@ -197,6 +246,30 @@ TEST(Ecn, MarksNothingUpToTheLowerThresholdAndAllAboveTheUpper) {
   EXPECT_EQ(marked_none, 0);
   // All but those that found no queue, or left none behind.
   EXPECT_GE(marked_all, kSenders * 300 - 16);
+}
+
+// Frames that wait at a port of a NIC are in no switch.
+TEST(Ecn, MarksNothingInANic) {
+  FabricBuilder builder;
+  NodeId source = AddNode(builder, "source", NodeKind::kHost);
+  NodeId target = AddNode(builder, "target", NodeKind::kHost);
+  NodeId other = AddNode(builder, "other", NodeKind::kHost);
+  NodeId first = AddNode(builder, "first", NodeKind::kSwitch);
+  NodeId second = AddNode(builder, "second", NodeKind::kSwitch);
+  Connect(builder, source, first, 10, absl::Microseconds(1), 0);
+  Connect(builder, source, second, 400, absl::Microseconds(1), 0);
+  Connect(builder, target, first, 400, absl::Microseconds(1), 0);
+  Connect(builder, other, second, 400, absl::Microseconds(1), 0);
+  Fabric fabric = *std::move(builder).Build();
+  Workload workload;
+  workload.Add(Send(0, 1, 4096 * 100));
+  workload.Add(Send(0, 2, 4096 * 100));
+  PacketOptions options;
+  options.ecn.enabled = true;
+  SimulationResult result = Simulated(fabric, workload, options);
+  const LinkResult& port = LinkBetween(fabric, result, "source", "first");
+  EXPECT_GT(port.queue_max, Bytes(kFrame));
+  EXPECT_EQ(port.marked, 0);
 }
 
 // A window more than the path holds keeps a queue of one length, and every packet that leaves it is

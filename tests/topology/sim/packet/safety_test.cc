@@ -1,5 +1,8 @@
 // Whatever links do: every transfer completes; and the same seed gives the same run.
+#include <gmock/gmock.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <set>
 
 #include "base/random.h"
@@ -8,6 +11,8 @@
 
 namespace weft::topology {
 namespace {
+
+using ::testing::HasSubstr;
 
 Workload Permutation(int hosts, int64_t bytes) {
   Workload workload;
@@ -76,6 +81,39 @@ TEST(Faults, ASlowerLinkSlowsItsFlow) {
   EXPECT_NEAR(absl::ToDoubleMicroseconds(result.end), 1000 * kFrame * 320e-6 + 2.33, 1);
 }
 
+TEST(Faults, ALinkThatIsDownFromTheStartLosesNothing) {
+  Fabric fabric = Star({100, 100}, absl::Microseconds(1));
+  Workload workload;
+  workload.Add(Send(0, 1, 4096 * 10));
+  PacketOptions options;
+  LinkId link = *fabric.FindLink(NodeId(0), NodeId(2));
+  options.faults.push_back({absl::ZeroDuration(), link, LinkFault::Kind::kDown, {}, true});
+  options.faults.push_back({absl::Microseconds(5), link, LinkFault::Kind::kUp, {}, true});
+  SimulationResult result = Simulated(fabric, workload, options);
+  EXPECT_EQ(Dropped(result), 0);
+  EXPECT_EQ(result.operations[0].picoseconds, 7'000'000 + 11 * kFrame * 80);
+}
+
+// Switches that hash onto a dead link go on to do so when another link fails.
+TEST(Faults, WithoutReroutingALinkStaysInUseWhateverOthersDo) {
+  Fabric fabric = LeafSpine(2, 1, 2);
+  Workload workload;
+  workload.Add(Send(0, 1, 4096 * 1000));
+  PacketOptions options;
+  options.limit = absl::Milliseconds(5);
+  SimulationResult whole = Simulated(fabric, workload, options);
+  bool is_first = LinkBetween(fabric, whole, "leaf0", "spine0").packets >= 1000;
+  auto uplink = [&](const char* spine) {
+    return *fabric.FindLink(*fabric.Find("leaf0"), *fabric.Find(spine));
+  };
+  LinkId used = uplink(is_first ? "spine0" : "spine1");
+  LinkId unused = uplink(is_first ? "spine1" : "spine0");
+  options.faults.push_back({absl::Microseconds(10), used, LinkFault::Kind::kDown, {}, false});
+  options.faults.push_back({absl::Microseconds(20), unused, LinkFault::Kind::kDown, {}, true});
+  options.faults.push_back({absl::Microseconds(30), unused, LinkFault::Kind::kUp, {}, true});
+  EXPECT_EQ(Simulated(fabric, workload, options).unfinished, 1);
+}
+
 std::vector<int64_t> Fingerprint(const SimulationResult& result) {
   std::vector<int64_t> all = {result.events, result.link_traversals, result.retransmissions};
   for (const OperationResult& one : result.operations) all.push_back(one.picoseconds);
@@ -123,6 +161,41 @@ TEST(LoadBalance, TheEmptiestQueueStaysShorterThanARandomOne) {
   EXPECT_LT(most[1], most[0]);
 }
 
+// A burst of 400 Gb/s that one uplink drops most of leaves it empty, and in use, soon after.
+TEST(LoadBalance, WhatAQueueDropsDoesNotCountAsWaiting) {
+  FabricBuilder builder;
+  NodeId fast = AddNode(builder, "fast", NodeKind::kHost);
+  NodeId slow = AddNode(builder, "slow", NodeKind::kHost);
+  NodeId near = AddNode(builder, "near", NodeKind::kHost);
+  NodeId far = AddNode(builder, "far", NodeKind::kHost);
+  NodeId leaf = AddNode(builder, "leaf", NodeKind::kSwitch);
+  NodeId left = AddNode(builder, "left", NodeKind::kSwitch);
+  NodeId right = AddNode(builder, "right", NodeKind::kSwitch);
+  NodeId last = AddNode(builder, "last", NodeKind::kSwitch);
+  Connect(builder, fast, leaf, 400, absl::Microseconds(1), 0);
+  Connect(builder, slow, leaf, 100, absl::Microseconds(1), 0);
+  Connect(builder, leaf, left, 100, absl::Microseconds(1));
+  Connect(builder, leaf, right, 100, absl::Microseconds(1));
+  Connect(builder, left, last, 100, absl::Microseconds(1));
+  Connect(builder, right, last, 100, absl::Microseconds(1));
+  Connect(builder, near, left, 100, absl::Microseconds(1), 0);
+  Connect(builder, far, last, 100, absl::Microseconds(1), 0);
+  Fabric fabric = *std::move(builder).Build();
+  Workload workload;
+  workload.Add(Send(0, 2, 4096 * 200));  // all by the left
+  workload.Add(Send(1, 3, 4096 * 60, absl::Microseconds(25)));
+  PacketOptions options;
+  options.transport = TransportKind::kSelective;
+  options.load_balance = LoadBalance::kAdaptive;
+  options.window = Bytes(1000 * kFrame);
+  options.port_buffer = Bytes(10 * kFrame);
+  options.timeout = absl::Milliseconds(1);
+  options.limit = absl::Microseconds(60);  // before what was lost is sent again
+  SimulationResult result = Simulated(fabric, workload, options);
+  EXPECT_GT(LinkBetween(fabric, result, "leaf", "left").dropped, 100);
+  EXPECT_GT(LinkBetween(fabric, result, "left", "last").packets, 15);
+}
+
 TEST(Nic, UsesBothPortsOfADualTorNic) {
   Fabric fabric = LeafSpine(2, 4, 4, /*ports=*/2);
   Workload workload = Permutation(8, 400'000);
@@ -141,6 +214,52 @@ TEST(Nic, UsesBothPortsOfADualTorNic) {
     }
     EXPECT_GT(first, 0);
     EXPECT_GT(second, 0);
+  }
+}
+
+TEST(Nic, GetsCreditsForAllItsPorts) {
+  Fabric fabric = LeafSpine(2, 4, 4, /*ports=*/2);
+  Workload workload;
+  for (int i = 4; i < 8; ++i) workload.Add(Send(i, 0, 4096 * 1000));
+  PacketOptions options;
+  options.transport = TransportKind::kCredit;
+  options.load_balance = LoadBalance::kSpray;
+  SimulationResult result = Simulated(fabric, workload, options);
+  EXPECT_EQ(result.unfinished, 0);
+  Bandwidth all;
+  for (LinkId port : fabric.Ports({NodeId(0), 0})) {
+    all = Bandwidth::BytesPerSecond(all.bytes_per_second() +
+                                    fabric.link(port).bandwidth.bytes_per_second());
+  }
+  EXPECT_LT(result.end, 1.2 * (Bytes(4000 * kFrame) / all));
+}
+
+// For a while neither port has a way to the target.
+TEST(Nic, GoesOnOverItsPortsOnceThereIsAWayAgain) {
+  FabricBuilder builder;
+  NodeId source = AddNode(builder, "source", NodeKind::kHost);
+  NodeId target = AddNode(builder, "target", NodeKind::kHost);
+  NodeId spine = AddNode(builder, "spine", NodeKind::kSwitch);
+  LinkId uplinks[2];
+  for (LinkId& uplink : uplinks) {
+    NodeId leaf = AddNode(builder, absl::StrCat("leaf", &uplink - uplinks), NodeKind::kSwitch);
+    Connect(builder, source, leaf, 100, absl::Microseconds(1), 0);
+    uplink = Connect(builder, leaf, spine, 100, absl::Microseconds(1));
+  }
+  Connect(builder, target, spine, 100, absl::Microseconds(1), 0);
+  Fabric fabric = *std::move(builder).Build();
+  Workload workload;
+  workload.Add(Send(0, 1, 4096 * 100));
+  for (TransportKind transport : kTransports) {
+    PacketOptions options;
+    options.transport = transport;
+    for (LinkId uplink : uplinks) {
+      options.faults.push_back({absl::Microseconds(10), uplink, LinkFault::Kind::kDown, {}, true});
+    }
+    for (LinkId uplink : uplinks) {
+      options.faults.push_back({absl::Milliseconds(3), uplink, LinkFault::Kind::kUp, {}, true});
+    }
+    EXPECT_EQ(Simulated(fabric, workload, options).unfinished, 0) << static_cast<int>(transport);
   }
 }
 
@@ -215,6 +334,24 @@ TEST(Errors, AnUnreachableTargetIsNamed) {
   EXPECT_EQ(result.status().code(), absl::StatusCode::kNotFound);
   EXPECT_NE(std::string(result.status().message()).find("no way from h0 to h1"), std::string::npos)
       << result.status();
+}
+
+TEST(Errors, AnOptionOutOfItsRangeIsNamed) {
+  Fabric fabric = Star({100, 100}, absl::Microseconds(1));
+  Workload workload;
+  workload.Add(Send(0, 1, 1000));
+  auto error = [&](void (*change)(PacketOptions&)) {
+    PacketOptions options;
+    change(options);
+    return std::string(SimulatePackets(fabric, workload, options).status().message());
+  };
+  using Options = PacketOptions;
+  EXPECT_THAT(error([](Options& o) { o.payload = Bytes(INT64_MAX); }), HasSubstr("payload is "));
+  EXPECT_THAT(error([](Options& o) { o.header = Bytes(62'000); }), HasSubstr("0 to 61439"));
+  EXPECT_THAT(error([](Options& o) { o.pfc.dynamic_shift = 64; }), HasSubstr("64; it must be"));
+  EXPECT_THAT(error([](Options& o) { o.pfc.dynamic_shift = -1; }), HasSubstr("-1; it must be"));
+  EXPECT_THAT(error([](Options& o) { o.ecn.probability_max = 2; }), HasSubstr("it must be 0 to 1"));
+  EXPECT_THAT(error([](Options& o) { o.reordering = -3; }), HasSubstr("it must be at least 0"));
 }
 
 struct WheelCase {

@@ -52,6 +52,34 @@ TEST(StoreAndForward, TakesAsLongForMessagesInOrderAsForOneOfTheirLength) {
   }
 }
 
+// All sources of a ring know that all has arrived one acknowledgement after the last arrival.
+TEST(StoreAndForward, CountsTheAcknowledgementsOfARing) {
+  Fabric fabric = Star({400, 400}, absl::Microseconds(1));
+  Workload workload;
+  uint32_t ring = workload.AddRing({{NodeId(0), 0}, {NodeId(1), 0}});
+  workload.Add({.kind = OperationKind::kRing, .bytes = Bytes(4096), .ring = ring, .steps = 2});
+  SimulationResult result = Simulated(fabric, workload, PacketOptions());
+  const OperationResult& whole = result.operations[0];
+  EXPECT_NEAR(absl::ToDoubleNanoseconds(whole.acknowledged - whole.ended), 2000 + 2 * 64 * 0.02,
+              0.5);
+}
+
+// No link loses anything, however long it is.
+TEST(Timeout, IsLongerThanTheRoundTripUnlessGiven) {
+  Fabric fabric = Star({100, 100}, absl::Milliseconds(2));
+  Workload workload;
+  workload.Add(Send(0, 1, 4096 * 100));
+  PacketOptions options;
+  for (TransportKind transport :
+       {TransportKind::kGoBackN, TransportKind::kSelective, TransportKind::kCredit}) {
+    options.transport = transport;
+    options.timeout = absl::ZeroDuration();
+    EXPECT_EQ(Simulated(fabric, workload, options).retransmissions, 0);
+    options.timeout = absl::Milliseconds(1);
+    EXPECT_GT(Simulated(fabric, workload, options).retransmissions, 0);
+  }
+}
+
 // k S / B: the last link is never idle once the first packet is there.
 TEST(Incast, EndsWithinAPercentOfWhatTheLastLinkNeeds) {
   constexpr int kSenders = 16;
@@ -201,6 +229,20 @@ TEST(SelectiveRepeat, SendsAWindowARoundTrip) {
   options.window = Bytes(0);
   SimulationResult result = Simulated(fabric, workload, options);
   EXPECT_NEAR(static_cast<double>(result.operations[0].picoseconds) / (slot * kPackets), 1, 0.01);
+}
+
+TEST(SelectiveRepeat, TakesAWindowOfAnySize) {
+  Fabric fabric = Star({100, 100}, absl::Microseconds(50));
+  Workload workload;
+  workload.Add(Send(0, 1, 4096 * 1000));
+  PacketOptions options;
+  for (TransportKind transport : {TransportKind::kSelective, TransportKind::kCredit}) {
+    options.transport = transport;
+    options.window = Bytes(int64_t{kFrame} << 20);
+    int64_t large = Simulated(fabric, workload, options).operations[0].picoseconds;
+    options.window = Bytes(int64_t{kFrame} << 32);
+    EXPECT_EQ(Simulated(fabric, workload, options).operations[0].picoseconds, large);
+  }
 }
 
 // 2 (n - 1) steps, each a chunk on the wire, one store-and-forward more, and two cables. Within 1

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "topology/fabric/clos.h"
+#include "topology/sim/dependents.h"
+#include "topology/sim/in_order.h"
 
 namespace weft::topology {
 namespace {
@@ -68,6 +72,37 @@ TEST(Workload, ExpandedWideTransferKeepsStartGroupAndPort) {
   EXPECT_EQ(all.operation(2).target.nic, 1);
   EXPECT_EQ(all.operation(2).source_port, 77);
   EXPECT_EQ(all.group(all.operation(2).group), "a job");
+}
+
+TEST(Dependents, AreThoseThatWait) {
+  Workload workload;
+  for (int i = 0; i < 2; ++i) workload.Add({.kind = OperationKind::kJoin});
+  workload.Add({.kind = OperationKind::kJoin}, {0, 1});
+  workload.Add({.kind = OperationKind::kJoin}, {0});
+  const Dependents dependents(workload);
+  EXPECT_THAT(dependents.Of(0), ElementsAre(2U, 3U));
+  EXPECT_THAT(dependents.Of(1), ElementsAre(2U));
+  EXPECT_THAT(dependents.Of(3), ElementsAre());
+}
+
+TEST(InOrderQueues, LetOneOfAConnectionLeaveAtATime) {
+  Workload workload;
+  const Operation transfer{.width = 2, .source = {NodeId(0), 0}, .target = {NodeId(1), 0}};
+  for (int i = 0; i < 2; ++i) workload.Add(transfer);
+  Operation other = transfer;
+  other.source_port = 7;
+  workload.Add(other);
+  InOrderQueues queues(workload);
+  EXPECT_TRUE(queues.Enter({0, 0}));
+  EXPECT_TRUE(queues.Enter({0, 1}));  // another NIC
+  EXPECT_TRUE(queues.Enter({2, 0}));  // another port
+  EXPECT_FALSE(queues.Enter({1, 0}));
+  const std::optional<InOrderQueues::Lane> next = queues.Leave({0, 0});
+  ASSERT_TRUE(next.has_value());
+  EXPECT_EQ(next->operation, 1U);
+  EXPECT_EQ(next->number, 0U);
+  EXPECT_FALSE(queues.Leave({1, 0}).has_value());
+  EXPECT_TRUE(queues.Enter({1, 0}));
 }
 
 TEST(Workload, ExpansionBeyondTheLimitIsRefused) {

@@ -3,8 +3,8 @@
 namespace weft::topology::packet {
 
 uint32_t Credit::FirstWindow(FlowId flow) const {
-  auto window = static_cast<uint32_t>(WindowFor(flow) / context_.full_size);
-  return std::min(std::max(1u, window), context_.transfers[flow].packets);
+  const int64_t window = std::max<int64_t>(1, WindowFor(flow) / context_.full_size);
+  return static_cast<uint32_t>(std::min<int64_t>(window, context_.transfers[flow].packets));
 }
 
 void Credit::Begin(FlowId flow, Picoseconds now) {

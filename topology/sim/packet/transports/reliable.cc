@@ -10,7 +10,7 @@ std::unique_ptr<CongestionControl> TransportContext::MakeCongestion(FlowId flow)
   if (!options->make_congestion) return nullptr;
   FlowFacts facts;
   facts.round_trip = transfers[flow].round_trip;
-  facts.bytes_per_picosecond = nic_rate[transfers[flow].source];
+  facts.bytes_per_picosecond = RateOf(flow);
   facts.packet_bytes = full_size;
   facts.trimming = options->trimming;
   return options->make_congestion(facts);

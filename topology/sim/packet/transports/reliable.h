@@ -24,7 +24,14 @@ struct TransportContext {
   uint16_t ack_size = 0;
   Picoseconds timeout = 0;
   Picoseconds nack_interval = 0;  // 0: two round trips
-  std::vector<double> nic_rate;   // [nic] bytes a picosecond
+  // [nic] bytes a picosecond: of all its ports, and of the first.
+  std::vector<double> nic_rate, port_rate;
+
+  // That a transfer may reach: of one port where all its packets have one path.
+  double RateOf(FlowId flow) const {
+    const NicId source = transfers[flow].source;
+    return options->load_balance == LoadBalance::kEcmp ? port_rate[source] : nic_rate[source];
+  }
 
   uint16_t SizeOf(FlowId flow, uint32_t sequence) const {
     const Transfer& transfer = transfers[flow];

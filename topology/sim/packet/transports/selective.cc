@@ -34,16 +34,16 @@ Selective::Selective(const TransportContext& context, NicId nic, SelectiveState&
 
 int64_t Selective::WindowFor(FlowId flow) const {
   if (context_.options->window > Bytes(0)) return context_.options->window.count();
-  const Transfer& transfer = context_.transfers[flow];
-  double held = static_cast<double>(transfer.round_trip) * context_.nic_rate[transfer.source];
+  double held = static_cast<double>(context_.transfers[flow].round_trip) * context_.RateOf(flow);
   return static_cast<int64_t>(1.5 * held) + context_.full_size;
 }
 
 // How far ahead of the oldest missing packet others may be: twice the window, but no more than
 // there are packets. A power of two.
 uint32_t Selective::SpanFor(FlowId flow) const {
-  auto window = static_cast<uint32_t>(WindowFor(flow) / context_.full_size + 1);
-  return std::bit_ceil(std::max(64u, std::min(2 * window, context_.transfers[flow].packets)));
+  const int64_t packets = context_.transfers[flow].packets;
+  const int64_t window = std::min(WindowFor(flow) / context_.full_size + 1, packets);
+  return std::bit_ceil(static_cast<uint32_t>(std::max<int64_t>(64, std::min(2 * window, packets))));
 }
 
 void Selective::Begin(FlowId flow, Picoseconds /*now*/) {
