@@ -24,6 +24,7 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "trainer/kernels/gemm.h"
+#include "trainer/kernels/instruction_sets.h"
 #include "trainer/model/attention_libraries.h"
 #include "trainer/model/attention_tiles.h"
 #include "trainer/model/gpt.h"
@@ -342,16 +343,12 @@ std::vector<KernelRates> RowsOf(TrialOf what, const TrainConfig& config, const S
   return rows;
 }
 
-// How many times the register peak a rate may be, and no error: clocks vary, and AMX, which
-// oneDNN's products in bf16 take, multiplies 8 to 16 times as much in a cycle as the registers that
-// the peak is measured with.
+// How many times the register peak a rate may be, and no error: clocks vary, and AMX's by several
+// times, as virtual machines that share a core share its multiplier.
 double MostOverPeak(const TrainConfig& config) {
-#if defined(__x86_64__)
-  const bool has_amx = __builtin_cpu_supports("amx-tile");
-#else
-  const bool has_amx = false;
-#endif
-  return has_amx && config.precision == Precision::kBf16 ? 32 : 1.5;
+  const bool by_amx =
+      config.precision == Precision::kBf16 && kernels::CpuHas(kernels::InstructionSet::kAmx);
+  return by_amx ? 8 : 1.5;
 }
 
 absl::Status Damaged(const std::string& what) { return absl::DataLossError(what); }

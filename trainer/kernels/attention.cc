@@ -4,6 +4,9 @@
 
 namespace weft::train::kernels {
 
+namespace amx {
+AttentionTable Attention();
+}
 namespace avx512bf16 {
 AttentionTable Attention();
 }
@@ -18,7 +21,16 @@ AttentionTable Attention();
 }
 
 std::vector<AttentionTable> AttentionTables() {
-  return TablesHere<AttentionTable>(WEFT_KERNEL_SETS(Attention));
+  std::vector<AttentionTable> tables = TablesHere<AttentionTable>(WEFT_KERNEL_SETS(Attention));
+#if defined(__x86_64__)
+  if (CpuHas(InstructionSet::kAmx)) {  // bf16 by AMX, floats by AVX-512
+    AttentionTable table = amx::Attention();
+    table.instruction_set = "AMX";
+    table.f32 = avx512::Attention().f32;
+    tables.insert(tables.begin(), table);
+  }
+#endif
+  return tables;
 }
 
 const AttentionTable& Attention() {

@@ -46,6 +46,7 @@ void ForwardTile(const AttentionShape& shape, const AttentionInputRows<T>& in,
                  const PackedForward<T>& packed, const HeadRows<T>& out, float* logsumexp,
                  int64_t sample, int64_t head, const QueryTile& tile) {
   static thread_local ScratchMemory memory;
+  const TileRegisters registers;
   const int64_t queries = tile.queries.size(), width = shape.width;
   const int64_t columns = packed.values.count * kTileColumns;
   Scratch<T> scratch(memory.Take<float>(Scratch<T>::FloatsOf(width, columns, false)), width,
@@ -245,20 +246,21 @@ template <typename T>
 void AddTransposed(const float* values, const T* rounded, int64_t key, int64_t first,
                    int64_t queries, const Panels& panels, float* sums) {
   const int64_t stride = panels.count * kTileColumns;
-  const int64_t step = first / kDepth<T>, steps = Quotient(queries, kDepth<T>) - step;
-  uint32_t packed[kPairs<T> ? kTileRows * kTileQueries / 2 : 1];
+  // Values of queries before `first` are zeros.
+  const int64_t step = first / (kDepth<T> * kStepUnit<T>)*kStepUnit<T>;
+  const int64_t depth = queries - step * kDepth<T>;
+  alignas(64) uint32_t packed[kPairs<T> ? kTileRows * kTileQueries / 2 : 1];
   const Word32* a = reinterpret_cast<const Word32*>(values + step * kTileKeys + key);
   int64_t a_step = kTileKeys;
   if constexpr (kPairs<T>) {
-    PackAcross<T, kTileRows>(rounded + step * kDepth<T> * kTileKeys + key, kTileKeys, kTileRows,
-                             queries - step * kDepth<T>, packed);
+    PackLeft<T>({rounded + step * kDepth<T> * kTileKeys + key, kTileKeys, true}, 0, kTileRows, 0,
+                depth, packed);
     a = packed;
     a_step = kTileRows;
   }
   for (int64_t j = 0; j < panels.count; ++j) {
-    Tile tile;
-    Sum<T>(steps, a, a_step, panels.At(j, step), tile);
-    AddTile(tile, sums + j * kTileColumns, stride);
+    AddProduct<T>(StepsOf<T>(depth), a, a_step, panels.At(j, step), sums + j * kTileColumns,
+                  stride);
   }
 }
 
@@ -267,6 +269,7 @@ template <typename T>
 void BackwardTile(const BackwardArguments<T>& p, const BackwardHead<T>& head,
                   const BackwardQueries<T>& tile, const Range& seen_keys, Scratch<T>& scratch,
                   const Share& share) {
+  const TileRegisters registers;
   const AttentionShape& shape = p.shape;
   const int64_t queries = tile.range.size();
   for (int64_t i = 0; i < queries; ++i) {
@@ -384,7 +387,9 @@ AttentionKernels<T> KernelsOf() {
 
 AttentionTable Attention() {
   AttentionTable table;
+#if !defined(WEFT_KERNELS_AMX)  // which multiplies no floats
   table.f32 = KernelsOf<float>();
+#endif
   table.bf16 = KernelsOf<Bf16>();
   return table;
 }

@@ -12,6 +12,11 @@
 #include "trainer/kernels/attention.h"
 #include "trainer/kernels/exponential.h"
 #include "trainer/kernels/gemm_tile.h"
+#if defined(WEFT_KERNELS_AMX)
+#include "trainer/kernels/gemm_amx.h"
+#else
+#include "trainer/kernels/gemm_vectors.h"
+#endif
 
 namespace weft::train::kernels::WEFT_KERNEL_SET {
 namespace {
@@ -72,7 +77,7 @@ struct Panels {
 };
 template <typename T>
 Panels PanelsOf(int64_t columns, int64_t depth) {
-  return {nullptr, Quotient(columns, kTileColumns), Quotient(depth, kDepth<T>)};
+  return {nullptr, Quotient(columns, kTileColumns), StepsOf<T>(depth)};
 }
 inline int64_t WordsOf(const Panels& panels) { return panels.count * panels.steps * kTileColumns; }
 
@@ -82,9 +87,8 @@ void Pack(const T* x, int64_t stride, int64_t rows, int64_t width, bool transpos
           const Panels& panels, const Share& share) {
   const GemmOperand<T> operand{x, stride, transposed};
   for (int64_t panel = share.number; panel < panels.count; panel += share.of) {
-    PackPanel<T, kTileColumns>(operand, transposed, panel, transposed ? rows : width, 0,
-                               transposed ? width : rows,
-                               panels.words + panel * panels.steps * kTileColumns);
+    PackRight(operand, panel, transposed ? rows : width, 0, transposed ? width : rows,
+              panels.words + panel * panels.steps * kTileColumns);
   }
 }
 
@@ -97,35 +101,17 @@ struct Rows {
 };
 template <typename T>
 int64_t WordsOfRows(int64_t width) {
-  return kTileQueries * Quotient(width, kDepth<T>);
+  return kTileQueries * StepsOf<T>(width);
 }
 // `words` has room for WordsOfRows; each thread of `share` packs the panels that it multiplies.
 template <typename T>
 Rows PackRows(const T* x, int64_t stride, int64_t count, int64_t width, uint32_t* words,
               const Share& share) {
-  const int64_t steps = Quotient(width, kDepth<T>);
+  const int64_t steps = StepsOf<T>(width);
   for (int64_t panel = share.number; panel * kTileRows < count; panel += share.of) {
-    PackPanel<T, kTileRows>({x, stride, false}, true, panel, count, 0, width,
-                            words + panel * kTileRows * steps);
+    PackLeft<T>({x, stride, false}, panel, count, 0, width, words + panel * kTileRows * steps);
   }
   return {words, count, steps};
-}
-
-// A whole tile, to memory that has room for it.
-[[gnu::always_inline]] inline void StoreTile(const Tile& tile, float* c, int64_t stride) {
-  for (int row = 0; row < kTileRows; ++row) {
-    for (int v = 0; v < kVectors; ++v) {
-      StoreLanes(tile.sums[row][v], c + row * stride + v * kLanes);
-    }
-  }
-}
-[[gnu::always_inline]] inline void AddTile(const Tile& tile, float* c, int64_t stride) {
-  for (int row = 0; row < kTileRows; ++row) {
-    for (int v = 0; v < kVectors; ++v) {
-      float* const to = c + row * stride + v * kLanes;
-      StoreLanes(LoadLanes(to) + tile.sums[row][v], to);
-    }
-  }
 }
 
 // ---- A tile of scores ----
@@ -215,9 +201,8 @@ void MultiplySeen(const Rows& rows, const Panels& columns, int64_t first_key,
     const uint32_t* const b = columns.At(first_key / kTileColumns + j, 0);
     for (int64_t i = share.number; i < row_panels; i += share.of) {
       if (j < panels_seen[i].begin || j >= panels_seen[i].end) continue;
-      Tile tile;
-      Sum<T>(rows.steps, rows.At(i), kTileRows, b, tile);
-      StoreTile(tile, scores + i * kTileRows * kTileKeys + j * kTileColumns, kTileKeys);
+      StoreProduct<T>(rows.steps, rows.At(i), b,
+                      scores + i * kTileRows * kTileKeys + j * kTileColumns, kTileKeys);
     }
   }
 }
@@ -233,12 +218,15 @@ void AddRows(const float* values, const T* rounded, const Panels& panels, const 
       const int64_t begin = panels_seen[i].begin * kTileColumns;
       const int64_t end = std::min(panels_seen[i].end * kTileColumns, keys.size());
       const int64_t at = i * kTileRows * kTileKeys + begin;
-      const Word32* const a = kPairs<T> ? reinterpret_cast<const Word32*>(rounded + at)
-                                        : reinterpret_cast<const Word32*>(values + at);
-      Tile tile;
-      SumRows<T>(Quotient(end - begin, kDepth<T>), a, kTileKeys / kDepth<T>,
-                 queries - i * kTileRows, panels.At(j, (keys.begin + begin) / kDepth<T>), tile);
-      AddTile(tile, sums + i * kTileRows * stride + j * kTileColumns, stride);
+      const uint32_t* const b = panels.At(j, (keys.begin + begin) / kDepth<T>);
+      float* const to = sums + i * kTileRows * stride + j * kTileColumns;
+      if constexpr (kPairs<T>) {
+        AddProductOfRows<T>(end - begin, rounded + at, kTileKeys, queries - i * kTileRows, b, to,
+                            stride);
+      } else {
+        AddProductOfRows<T>(end - begin, values + at, kTileKeys, queries - i * kTileRows, b, to,
+                            stride);
+      }
     }
   }
 }

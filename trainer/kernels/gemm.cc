@@ -1,11 +1,19 @@
 #include "trainer/kernels/gemm.h"
 
+#if defined(__linux__) && defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <algorithm>
 
 #include "trainer/kernels/instruction_sets.h"
 
 namespace weft::train::kernels {
 
+namespace amx {
+GemmTable Gemm();
+}
 namespace avx512bf16 {
 GemmTable Gemm();
 }
@@ -39,7 +47,33 @@ bool MultipliesPairsFast() {
 #endif
 }
 
-std::vector<GemmTable> GemmTables() { return TablesHere<GemmTable>(WEFT_KERNEL_SETS(Gemm)); }
+bool KernelGivesAmx() {
+#if defined(__linux__) && defined(__x86_64__) && defined(SYS_arch_prctl)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
+  static const bool gives = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return gives;
+#else
+  return false;
+#endif
+}
+
+std::vector<GemmTable> GemmTables() {
+  std::vector<GemmTable> tables = TablesHere<GemmTable>(WEFT_KERNEL_SETS(Gemm));
+#if defined(__x86_64__)
+  if (CpuHas(InstructionSet::kAmx)) {  // bf16 by AMX, floats by AVX-512
+    GemmTable table = amx::Gemm();
+    const GemmTable floats = avx512::Gemm();
+    table.instruction_set = "AMX";
+    table.f32 = floats.f32;
+    table.pack_f32 = floats.pack_f32;
+    table.register_peak = [](bool bf16, double seconds) {
+      return (bf16 ? amx::Gemm() : avx512::Gemm()).register_peak(bf16, seconds);
+    };
+    tables.insert(tables.begin(), table);
+  }
+#endif
+  return tables;
+}
 
 const GemmTable& Gemm() {
   static const GemmTable table = GemmTables().front();

@@ -9,6 +9,11 @@
 #include "trainer/kernels/gemm.h"
 #include "trainer/kernels/gemm_tile.h"
 #include "trainer/kernels/scratch_memory.h"
+#if defined(WEFT_KERNELS_AMX)
+#include "trainer/kernels/gemm_amx.h"
+#else
+#include "trainer/kernels/gemm_vectors.h"
+#endif
 
 namespace weft::train::kernels::WEFT_KERNEL_SET {
 namespace {
@@ -16,7 +21,7 @@ namespace {
 // Steps of a pass: as many as keep the panels of a tile near (kTileColumns * 4 bytes a step in B,
 // half of the first-level cache; A's rows stream from the second), and the result is not read and
 // written too often.
-constexpr int64_t kPassSteps = 384;
+constexpr int64_t kPassSteps = kHasAmx ? 192 : 384;
 // Rows that a thread takes at once: a block of A in half of a second-level cache.
 constexpr int64_t kBlockRows = kTileRows * (kLanes == 16 ? 12 : 16);
 // Rows and columns that are packed at once.
@@ -92,19 +97,34 @@ template <typename T, typename C>
                                                 int64_t i, int64_t j) {
   const Block& block = pass.block;
   const int64_t row = i * kTileRows, column = j * kTileColumns;
-  Tile tile;
-  Sum<T>(pass.steps, pass.a + row * pass.steps, kTileRows, pass.b + column * pass.steps, tile);
+  const uint32_t *const a = pass.a + row * pass.steps, *const b = pass.b + column * pass.steps;
   const int64_t rows = std::min<int64_t>(kTileRows, block.rows - row);
   const int64_t columns = std::min<int64_t>(kTileColumns, block.columns - column);
   const bool apart = pass.sums != nullptr;
   float* const kept = apart ? pass.sums + (block.row + row) * block.columns + column : nullptr;
+  C* const c = p.c + (block.row + row) * p.stride + block.column + column;
+#if defined(WEFT_KERNELS_AMX)
+  // Sums that are in memory as floats begin and end there.
+  const bool is_whole = rows == kTileRows && columns == kTileColumns;
+  const int64_t units = pass.steps / kUnitSteps;
+  if (is_whole && apart && !pass.is_last) {
+    return SumUnits(units, PackedLeft(a), b, !pass.is_first, {kept, block.columns});
+  }
+  if constexpr (std::is_same_v<C, float>) {
+    if (is_whole && p.bias == nullptr) {
+      return SumUnits(units, PackedLeft(a), b, p.add || !pass.is_first, {c, p.stride});
+    }
+  }
+#endif
+  Tile tile;
+  SumPanels<T>(pass.steps, a, b, tile);
   if (apart && !pass.is_last) {
     return Write(tile, rows, columns,
                  Place<float, T>{.c = kept, .stride = block.columns, .add = !pass.is_first});
   }
   const bool brings_bias = p.bias != nullptr && (apart ? pass.is_last : pass.is_first);
   Write(tile, rows, columns,
-        Place<C, T>{.c = p.c + (block.row + row) * p.stride + block.column + column,
+        Place<C, T>{.c = c,
                     .stride = p.stride,
                     .add = p.add || (!apart && !pass.is_first),
                     .bias = brings_bias ? p.bias + block.column + column : nullptr,
@@ -116,6 +136,7 @@ template <typename T, typename C>
 void MultiplyTask(const GemmProblem<T, C>& p, const Pass& pass, const Task& task) {
   // An epilogue follows a few panels of columns, which are in a near cache then.
   constexpr int64_t kTogether = 4;
+  const TileRegisters registers;
   const bool finishes = p.epilogue != GemmEpilogue::kNone && pass.is_last;
   const int64_t row = task.i_begin * kTileRows;
   for (int64_t begin = task.j_begin; begin < task.j_end; begin += kTogether) {
@@ -140,9 +161,9 @@ struct Passes {
 };
 template <typename T>
 Passes PassesOf(int64_t k) {
-  const int64_t steps = Quotient(k, kDepth<T>);
+  const int64_t steps = StepsOf<T>(k);
   const int64_t count = std::max<int64_t>(1, Quotient(steps, kPassSteps));
-  return {steps, count, RoundUp(Quotient(steps, count), 4)};
+  return {steps, count, RoundUp(Quotient(steps, count), std::max<int64_t>(4, kStepUnit<T>))};
 }
 
 // Panels of all of b: those of columns [0, split), then those of the others.
@@ -163,7 +184,7 @@ GemmOperand<T> FromColumn(const GemmOperand<T>& b, int64_t column) {
 }
 
 int64_t PackedWords(bool bf16, int64_t n, int64_t k, int64_t split) {
-  return Panels(n, split).all * kTileColumns * Quotient(k, bf16 ? kDepth<Bf16> : kDepth<float>);
+  return Panels(n, split).all * kTileColumns * (bf16 ? StepsOf<Bf16>(k) : StepsOf<float>(k));
 }
 
 // All panels of a pass lie side by side, those of the next pass behind them.
@@ -180,9 +201,9 @@ void Pack(const GemmOperand<T>& b, int64_t n, int64_t k, int64_t split, uint32_t
     for (int64_t pass = 0; pass < passes.count; ++pass) {
       const int64_t step = pass * passes.pass_steps;
       const int64_t here = std::min(passes.pass_steps, passes.steps - step);
-      PackPanel<T, kTileColumns>(side, side.transposed, number, end - begin, step * kDepth<T>,
-                                 std::min(here * kDepth<T>, k - step * kDepth<T>),
-                                 packed + (step * panels.all + panel * here) * kTileColumns);
+      PackRight(side, number, end - begin, step * kDepth<T>,
+                std::min(here * kDepth<T>, k - step * kDepth<T>),
+                packed + (step * panels.all + panel * here) * kTileColumns);
     }
   }
 }
@@ -215,7 +236,7 @@ void Multiply(const GemmProblem<T, C>& p) {
     for (int64_t number = 0; number < passes; ++number) {
       const int64_t first = number * pass_steps * kDepth<T>;
       const int64_t depth = std::min(pass_steps * kDepth<T>, p.k - first);
-      const int64_t here = Quotient(depth, kDepth<T>);
+      const int64_t here = StepsOf<T>(depth);
       const uint32_t* panels = b;
       if (p.packed_b != nullptr) {
         panels =
@@ -224,8 +245,7 @@ void Multiply(const GemmProblem<T, C>& p) {
       } else {
 #pragma omp for schedule(dynamic, 4)
         for (int64_t panel = 0; panel < b_panels; ++panel) {
-          PackPanel<T, kTileColumns>(right, right.transposed, panel, columns, first, depth,
-                                     b + panel * kTileColumns * here);
+          PackRight(right, panel, columns, first, depth, b + panel * kTileColumns * here);
         }
       }
       for (int64_t ic = 0; ic < p.m; ic += kPackedRows) {
@@ -235,8 +255,7 @@ void Multiply(const GemmProblem<T, C>& p) {
                                   p.a.stride, p.a.transposed};
 #pragma omp for schedule(dynamic, 4)
         for (int64_t panel = 0; panel < a_panels; ++panel) {
-          PackPanel<T, kTileRows>(left, !left.transposed, panel, rows, first, depth,
-                                  a + panel * kTileRows * here);
+          PackLeft(left, panel, rows, first, depth, a + panel * kTileRows * here);
         }
         const Pass pass{.a = a,
                         .b = panels,
@@ -269,14 +288,15 @@ void Multiply(const GemmProblem<T, C>& p) {
 template <typename T>
 double Peak(double seconds) {
   using Clock = std::chrono::steady_clock;
-  constexpr int64_t kSteps = 20000;
+  constexpr int64_t kSteps = 20000 * kStepUnit<T>;
   constexpr double kFlops = 2.0 * kSteps * kTileRows * kTileColumns * kDepth<T>;
-  const uint32_t a[kTileRows] = {}, b[kTileColumns] = {};
+  alignas(64) const uint32_t a[kTileRows * kStepUnit<T>] = {}, b[kTileColumns * kStepUnit<T>] = {};
+  const TileRegisters registers;
   double best = 0;
   const Clock::time_point start = Clock::now();
   for (Clock::time_point last = start; last - start < std::chrono::duration<double>(seconds);) {
     Tile tile;
-    Sum<T, false>(kSteps, a, 0, b, tile);
+    SumAgain<T>(kSteps, a, b, tile);
     asm volatile("" : : "r"(&tile), "r"(a), "r"(b) : "memory");
     const Clock::time_point now = Clock::now();
     best = std::max(best, kFlops / std::chrono::duration<double>(now - last).count());
@@ -286,18 +306,23 @@ double Peak(double seconds) {
 }
 
 double RegisterPeak(bool bf16, double seconds) {
-  return bf16 ? Peak<Bf16>(seconds) : Peak<float>(seconds);
+#if !defined(WEFT_KERNELS_AMX)
+  if (!bf16) return Peak<float>(seconds);
+#endif
+  return bf16 ? Peak<Bf16>(seconds) : 0;
 }
 
 }  // namespace
 
 GemmTable Gemm() {
   GemmTable table;
+#if !defined(WEFT_KERNELS_AMX)  // which multiplies no floats
   table.f32 = &Multiply<float, float>;
+  table.pack_f32 = &Pack<float>;
+#endif
   table.bf16 = &Multiply<Bf16, Bf16>;
   table.bf16_to_fp32 = &Multiply<Bf16, float>;
   table.packed_words = &PackedWords;
-  table.pack_f32 = &Pack<float>;
   table.pack_bf16 = &Pack<Bf16>;
   table.has_bf16 = kHasPairs;
   table.register_peak = &RegisterPeak;

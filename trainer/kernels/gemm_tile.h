@@ -3,7 +3,8 @@
 //
 // Packed, A is panels of kTileRows rows and B is panels of kTileColumns columns, each step by step
 // along the common dimension, padded with zeros to whole panels. A step is one element of it, or
-// two where bf16 is multiplied in pairs.
+// two where bf16 is multiplied in pairs. (With AMX, kStepUnit steps of a row of A lie side by side,
+// and panels are padded to as many: gemm_amx.h.)
 #ifndef WEFT_TRAINER_KERNELS_GEMM_TILE_H_
 #define WEFT_TRAINER_KERNELS_GEMM_TILE_H_
 
@@ -24,9 +25,13 @@ namespace {
 constexpr int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr int64_t Quotient(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
-// WEFT_KERNELS_EMULATED: the tiles and the packing of AVX512-BF16 in plain C++, for tests on CPUs
-// that lack it (tests/trainer/kernels).
-#if defined(__AVX512F__) || defined(WEFT_KERNELS_EMULATED)
+// WEFT_KERNELS_EMULATED: the tiles and the packing of AVX512-BF16, or with WEFT_KERNELS_AMX of AMX,
+// in plain C++, for tests on CPUs that lack it (tests/trainer/kernels).
+#if defined(WEFT_KERNELS_AMX)
+constexpr bool kHasAmx = true;
+constexpr int kLanes = 16;
+constexpr int kTileRows = 32;  // 2 x 2 of AMX's tiles are sums, 2 more are of A, 2 of B
+#elif defined(__AVX512F__) || defined(WEFT_KERNELS_EMULATED)
 constexpr int kLanes = 16;
 constexpr int kTileRows = 12;  // 24 sums, 2 vectors of B and 1 of A in 32 registers
 #elif defined(__AVX2__)
@@ -35,6 +40,9 @@ constexpr int kTileRows = 6;  // 12 sums in 16 registers
 #else
 constexpr int kLanes = 4;
 constexpr int kTileRows = 4;
+#endif
+#if !defined(WEFT_KERNELS_AMX)
+constexpr bool kHasAmx = false;
 #endif
 constexpr int kVectors = 2;
 constexpr int kTileColumns = kVectors * kLanes;
@@ -67,6 +75,14 @@ template <typename T>
 constexpr bool kPairs = std::is_same_v<T, Bf16>&& kHasPairs;
 template <typename T>
 constexpr int64_t kDepth = kPairs<T> ? 2 : 1;  // elements of the common dimension in a step
+// Steps of a row that AMX takes at once.
+template <typename T>
+constexpr int64_t kStepUnit = kHasAmx&& kPairs<T> ? 16 : 1;
+// Steps that `depth` elements of the common dimension take in a panel.
+template <typename T>
+constexpr int64_t StepsOf(int64_t depth) {
+  return RoundUp(Quotient(depth, kDepth<T>), kStepUnit<T>);
+}
 
 // ---- Packing ----
 
@@ -90,6 +106,8 @@ template <typename T>
     return LoadVector<Quad>(at);
   }
 }
+
+using Words [[gnu::vector_size(kLanes * sizeof(uint32_t))]] = uint32_t;
 
 // Lines run along the common dimension: a transpose of words, four by four.
 template <typename T, int kPanel>
@@ -160,6 +178,15 @@ void PackPanel(const GemmOperand<T>& x, bool along, int64_t panel, int64_t lines
   }
 }
 
+// The same of B, all of its StepsOf(depth) steps.
+template <typename T>
+void PackRight(const GemmOperand<T>& b, int64_t panel, int64_t lines, int64_t first, int64_t depth,
+               uint32_t* out) {
+  PackPanel<T, kTileColumns>(b, b.transposed, panel, lines, first, depth, out);
+  std::fill(out + Quotient(depth, kDepth<T>) * kTileColumns, out + StepsOf<T>(depth) * kTileColumns,
+            0);
+}
+
 // ---- A tile ----
 
 template <typename T>
@@ -173,7 +200,6 @@ template <typename T>
   }
 #elif defined(WEFT_KERNELS_EMULATED)
   if constexpr (kPairs<T>) {
-    using Words [[gnu::vector_size(kLanes * sizeof(uint32_t))]] = uint32_t;
     const Words words = reinterpret_cast<Words>(b);
     return sum + std::bit_cast<float>(a << 16) * reinterpret_cast<Floats>(words << 16) +
            std::bit_cast<float>(a & 0xFFFF0000U) * reinterpret_cast<Floats>(words & 0xFFFF0000U);
@@ -279,6 +305,14 @@ template <typename C, typename T>
 [[gnu::always_inline]] inline void Write(const Tile& tile, int64_t rows, int64_t columns,
                                          const Place<C, T>& place) {
   if (rows == kTileRows && columns == kTileColumns) {
+    if (place.sums == nullptr && !place.add && place.bias == nullptr) {
+      for (int row = 0; row < kTileRows; ++row) {
+        for (int v = 0; v < kVectors; ++v) {
+          StoreLanes(tile.sums[row][v], place.c + row * place.stride + v * kLanes);
+        }
+      }
+      return;
+    }
     for (int row = 0; row < kTileRows; ++row) {
       for (int v = 0; v < kVectors; ++v) {
         Floats value = tile.sums[row][v];

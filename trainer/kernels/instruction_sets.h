@@ -4,7 +4,7 @@
 
 #include <vector>
 
-// The functions `make` of all instruction sets, for TablesHere().
+// The functions `make` of all instruction sets but AMX, which has bf16 alone, for TablesHere().
 #if defined(__x86_64__)
 #define WEFT_KERNEL_SETS(make) &avx512bf16::make, WEFT_KERNEL_SETS_WITHOUT_BF16(make)
 #define WEFT_KERNEL_SETS_WITHOUT_BF16(make) &avx512::make, &avx2::make, &plain::make
@@ -15,12 +15,18 @@
 
 namespace weft::train::kernels {
 
-enum class InstructionSet { kBaseline, kAvx2, kAvx512, kAvx512Bf16 };
+enum class InstructionSet { kBaseline, kAvx2, kAvx512, kAvx512Bf16, kAmx };
+
+// Asks the kernel, once a process, for the registers of AMX (arch_prctl(2), Linux 5.16).
+bool KernelGivesAmx();
 
 // With all parts of it that the loops are compiled for.
 inline bool CpuHas(InstructionSet set) {
 #if defined(__x86_64__)
   switch (set) {
+    case InstructionSet::kAmx:
+      return CpuHas(InstructionSet::kAvx512Bf16) && __builtin_cpu_supports("amx-tile") &&
+             __builtin_cpu_supports("amx-bf16") && KernelGivesAmx();
     case InstructionSet::kAvx512Bf16:
       return CpuHas(InstructionSet::kAvx512) && __builtin_cpu_supports("avx512bf16");
     case InstructionSet::kAvx512:

@@ -272,7 +272,9 @@ TEST(GemmThreadsTest, ResultsDoNotDependOnTheNumberOfThreads) {
 
 // A CPU may have an instruction set that is slower than the one below it.
 TEST(GemmPeakTest, PairsComeFirstWhereTheyAreMultipliedFaster) {
-  const std::vector<GemmTable> tables = GemmTables();
+  std::vector<GemmTable> tables = GemmTables();
+  std::erase_if(tables,
+                [](const GemmTable& table) { return table.instruction_set == std::string("AMX"); });
   const auto first_with = [&](bool pairs) {
     return std::find_if(tables.begin(), tables.end(),
                         [&](const GemmTable& table) { return table.has_bf16 == pairs; });
