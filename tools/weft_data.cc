@@ -107,10 +107,16 @@ struct PrepareCommand {
     app.add_flag("--json", json, "print the description as JSON");
   }
 
-  absl::Status Run() {
+  absl::Status Resolve() {
     WEFT_ASSIGN_OR_RETURN(options.split, ParseDocumentSplit(split));
     WEFT_ASSIGN_OR_RETURN(options.cleaner, ParseTextCleaner(cleaner));
-    WEFT_ASSIGN_OR_RETURN(options.text_most, ParseBytes(text_most));
+    const absl::StatusOr<Bytes> most = ParseBytes(text_most);
+    if (!most.ok()) return Annotate(most.status(), "--text-most");
+    options.text_most = *most;
+    return absl::OkStatus();
+  }
+
+  absl::Status Run() const {
     ProgressLine line;
     auto prepared = PrepareDataset(
         options, [&line](absl::string_view phase, double part) { line.Update(phase, part); });
@@ -283,7 +289,8 @@ int Main(int argc, char** argv) {
   CLI::App app{
       "Turns plain text into training data (Megatron's .bin/.idx with a SentencePiece tokenizer) "
       "and "
-      "looks into it.\nExample: weft-data prepare --input book.txt.gz --output-prefix data/book"};
+      "looks into it.\nExample: weft-data prepare --input book.txt.gz --output-prefix data/book",
+      "weft-data"};
   app.require_subcommand(1);
   PrepareCommand prepare;
   InspectCommand inspect;
@@ -296,7 +303,9 @@ int Main(int argc, char** argv) {
   inspect.Register(*inspect_app);
   codec.Register(*encode_app);
   codec.Register(*decode_app);
-  const int status_of_usage = ReadCommandLine(app, argc, argv);
+  const int status_of_usage = ReadCommandLine(app, argc, argv, [&] {
+    return prepare_app->parsed() ? prepare.Resolve() : absl::OkStatus();
+  });
   if (status_of_usage != kGoOn) return status_of_usage;
 
   absl::Status status = prepare_app->parsed()   ? prepare.Run()

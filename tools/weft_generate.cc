@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/failure.h"
@@ -21,6 +22,7 @@
 #include "tools/command_line.h"
 #include "trainer/generate/generate.h"
 #include "trainer/generate/trained_model.h"
+#include "trainer/groups/status_error.h"
 #include "trainer/kernel_choice/read_bandwidth.h"
 #include "trainer/kernels/decode.h"
 #include "trainer/memory/memory.h"
@@ -52,6 +54,7 @@ struct Command {
     }
     load.threads = threads;
     CountTensorMemory();  // on huge pages, which are read faster
+    options.memory = MachineMemory();
     WEFT_ASSIGN_OR_RETURN(const TrainedModel trained, LoadTrainedModel(path, load));
     for (const std::string& reason : trained.passed_over) {
       absl::FPrintF(stderr, "weft-generate: passed over %s\n", reason);
@@ -72,7 +75,10 @@ struct Command {
     }
     if (!prompts_file.empty()) {
       std::ifstream file(prompts_file);
-      for (std::string line; std::getline(file, line);) prompts.push_back(line);
+      for (std::string line; std::getline(file, line);) {
+        if (absl::EndsWith(line, "\r")) line.pop_back();
+        prompts.push_back(line);
+      }
       if (!file.eof()) {
         return absl::NotFoundError(absl::StrCat(prompts_file, " cannot be read"));
       }
@@ -83,7 +89,7 @@ struct Command {
             "--unprompted N");
       }
       std::string text(std::istreambuf_iterator<char>(std::cin), {});
-      while (!text.empty() && text.back() == '\n') text.pop_back();
+      while (absl::EndsWith(text, "\n") || absl::EndsWith(text, "\r")) text.pop_back();
       prompts.push_back(std::move(text));
     }
     if (prompts.empty()) {
@@ -115,7 +121,7 @@ struct Command {
   void PutHeading(size_t text) {
     for (; headings_ <= text; ++headings_) {
       if (headings_ > 0) std::fputs("\n\n", stdout);
-      std::fputs(prompts[headings_].c_str(), stdout);
+      std::fwrite(prompts[headings_].data(), 1, prompts[headings_].size(), stdout);
     }
   }
   static void PutJson(const json& object) {
@@ -242,7 +248,7 @@ int Main(int argc, char** argv) {
   // Weights on huge pages, where the kernel gives them: LibTorch looks once, before its first
   // tensor.
   setenv("THP_MEM_ALLOC_ENABLE", "1", /*overwrite=*/0);
-  const absl::Status status = command.Run();
+  const absl::Status status = Guarded([&command] { return command.Run(); });
   if (status.ok()) return 0;
   std::fflush(stdout);
   absl::FPrintF(stderr, "weft-generate: %s\n", DescribeFailure(status));

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -235,7 +236,8 @@ struct Command {
           "data.prefix is empty: no data is named; weft-data prepare --input TEXT --output-prefix "
           "PREFIX makes some, and a --preset does without");
     }
-    made_up_prefix = run_dir + "/data/made_up";
+    // A checkpoint names its data: the folder's other spellings are to go on from it as well.
+    made_up_prefix = std::filesystem::path(run_dir + "/data/made_up").lexically_normal().string();
     WEFT_ASSIGN_OR_RETURN(const Settings settings, Settings::FromEnvironment());
     WEFT_ASSIGN_OR_RETURN(const auto environment, collectives::JobEnvironment::FromEnvironment());
     InitLog(environment.world_size > 1 ? absl::StrCat("rank ", environment.rank.value()) : "",

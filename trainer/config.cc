@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -81,6 +82,8 @@ std::string ToToml(const Settings& settings) {
         if (c == '"' || c == '\\') quoted += '\\';
         if (c == '\n') {
           quoted += "\\n";
+        } else if (absl::ascii_iscntrl(static_cast<unsigned char>(c)) && c != '\t') {
+          absl::StrAppendFormat(&quoted, "\\u%04X", c);
         } else {
           quoted += c;
         }
@@ -562,10 +565,7 @@ std::string DescribeDifference(absl::string_view before, absl::string_view now) 
 }
 
 bool CpuHasFastBf16() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("amx-tile")) return true;
-#endif
-  return kernels::MultipliesPairsFast();
+  return kernels::CpuHas(kernels::InstructionSet::kAmx) || kernels::MultipliesPairsFast();
 }
 
 absl::string_view NameOf(Precision precision) {

@@ -112,7 +112,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"checkpoint.background", kBool, "false", "", "A thread in the background copies the state while the next step computes, and writes it; a checkpoint that is due before the one before is written is left out. The last one of a run is waited for."},
     {"checkpoint.local_folder", kText, "", "", "A folder of this run alone on each host's own disk: checkpoints of the background go there, each rank's part to its host, and from there to the run's folder; needs checkpoint.background. --resume takes the newest that the hosts together, the run's folder or the remote one have."},
     {"checkpoint.remote_folder", kText, "", "", "A folder of this run alone, on another disk or a file system far away, to which whole checkpoints are copied in the background, as many as checkpoint.keep says; a copy that is due before the one before is done is left out. --resume takes the newest of both."},
-    {"checkpoint.remote_timeout", kDuration, "2m", "1s..24h", "How long the end of a run waits for its last copy in checkpoint.remote_folder; then the run ends without it, and says so. The other ranks wait too, so that it is to be less than collective.timeout."},
+    {"checkpoint.remote_timeout", kDuration, "2m", "1s..24h", "How long the end of a run waits for its last copy in checkpoint.remote_folder; then the run ends without it, and says so."},
 
     {"sample.prompt", kText, "", "", "Beginnings of the sample texts, separated by `|`; empty begins a new document."},
     {"sample.tokens", kInteger, "120", "0..", "Tokens of each sample text; 0 writes none."},

@@ -1,5 +1,7 @@
 #include "tools/ckpt/convert.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
@@ -93,6 +95,19 @@ void NarrowTo(DType dtype, absl::Span<const float> values, std::vector<std::byte
   } else {
     NarrowInto<float>(values, bytes);
   }
+}
+
+// A number that float16 would make infinite; bfloat16 has the range of float32.
+absl::Status CheckRange(DType dtype, absl::Span<const float> values) {
+  constexpr float kRoundedUp = 65520;  // the least that is not rounded to 65,504, the largest
+  if (dtype != DType::kF16) return absl::OkStatus();
+  const auto large = std::find_if(values.begin(), values.end(), [](float value) {
+    return std::isfinite(value) && std::abs(value) >= kRoundedUp;
+  });
+  if (large == values.end()) return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat("element ", large - values.begin(), " is ", *large,
+                   ", beyond float16, which ends at 65504; --dtype bfloat16 and float32 hold it"));
 }
 
 // The SentencePiece model of the run's data, unless another is named.
@@ -195,6 +210,8 @@ absl::StatusOr<Converted> Convert(const ToHuggingFace& options) {
     WEFT_RETURN_IF_ERROR(
         reader->Read(buffer, 0, elements,
                      {reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(float)}));
+    WEFT_RETURN_IF_ERROR(Annotate(CheckRange(options.dtype, values),
+                                  absl::StrCat(options.checkpoint, ": buffer ", buffer)));
     NarrowTo(options.dtype, values, bytes);
     return absl::MakeConstSpan(bytes);
   };

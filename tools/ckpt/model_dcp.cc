@@ -42,7 +42,8 @@ constexpr Part kParts[] = {{"model", train::kParameterPrefix},
 absl::StatusOr<int64_t> AdamStep(const train::Manifest& manifest,
                                  const train::TrainConfig& config) {
   const auto text = manifest.states.find(train::kLossScaleState);
-  if (text == manifest.states.end()) return manifest.step;
+  // Empty: of a run that has made no step.
+  if (text == manifest.states.end() || text->second.empty()) return manifest.step;
   train::LossScale scale(config);
   WEFT_RETURN_IF_ERROR(scale.FromText(text->second));
   return manifest.step - scale.left_out();

@@ -81,6 +81,17 @@ absl::Status CopyCheckpoint(const std::string& path, const std::string& folder) 
   return Copy(*source, folder, /*gives_up=*/false);
 }
 
+CheckpointMirror::~CheckpointMirror() {
+  shared_->gives_up.store(true);
+  if (!copying_.valid() ||
+      copying_.wait_for(absl::ToChronoNanoseconds(end_patience_)) == std::future_status::ready) {
+    return;
+  }
+  // For ever: the end of such a future waits for its thread.
+  static auto* const stuck = new std::vector<std::future<absl::Status>>();
+  stuck->push_back(std::move(copying_));
+}
+
 absl::Status CheckpointMirror::Begin(const std::string& path, bool& began) {
   began =
       !copying_.valid() || copying_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
@@ -92,12 +103,12 @@ absl::Status CheckpointMirror::Begin(const std::string& path, bool& began) {
   absl::StatusOr<std::shared_ptr<const Source>> source = OpenSource(path);
   began = source.ok();
   if (!began) return before.ok() ? source.status() : before;
-  copying_ = StartUnbound([this, source = *std::move(source)] {
+  copying_ = StartUnbound([shared = shared_, source = *std::move(source)] {
     WEFT_RETURN_IF_ERROR(
-        Annotate(Copy(*source, folder_, gives_up_),
-                 absl::StrCat("copy step ", source->manifest.step, " to ", folder_)));
-    retention_.Committed(source->manifest.step);
-    return retention_.Prune(gives_up_).status();
+        Annotate(Copy(*source, shared->folder, shared->gives_up),
+                 absl::StrCat("copy step ", source->manifest.step, " to ", shared->folder)));
+    shared->retention.Committed(source->manifest.step);
+    return shared->retention.Prune(shared->gives_up).status();
   });
   return before;
 }
@@ -107,8 +118,8 @@ absl::Status CheckpointMirror::Finish(absl::Duration patience) {
   const bool is_bounded = patience != absl::InfiniteDuration();
   if (is_bounded &&
       copying_.wait_for(absl::ToChronoNanoseconds(patience)) != std::future_status::ready) {
-    gives_up_.store(true);
-    return absl::DeadlineExceededError(absl::StrCat("the copy to ", folder_, " takes longer than ",
+    shared_->gives_up.store(true);
+    return absl::DeadlineExceededError(absl::StrCat("the copy to ", folder(), " takes longer than ",
                                                     absl::FormatDuration(patience)));
   }
   absl::Status status = copying_.get();

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 #include <future>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -34,13 +35,15 @@ absl::Status CopyShard(const MappedFile& from, const ShardInfo& shard, const std
 class CheckpointMirror {
  public:
   // `folder` is created when it is missing; `keep` copies stay in it, at least 1.
-  CheckpointMirror(const std::string& folder, int keep)
-      : folder_(folder), retention_(folder, keep) {}
-  // Gives up the copy under way.
-  ~CheckpointMirror() { gives_up_.store(true); }
+  CheckpointMirror(const std::string& folder, int keep,
+                   absl::Duration end_patience = absl::Seconds(10))
+      : end_patience_(end_patience), shared_(std::make_shared<Shared>(folder, keep)) {}
+  // Gives up the copy under way, and waits until it has ended, for `end_patience` at most: a file
+  // system that does not answer keeps no process from its end.
+  ~CheckpointMirror();
 
   // The checkpoint in this folder from which a run goes on stays, as Retention says.
-  void Resumed(const LatestCheckpoint& latest) { retention_.Resumed(latest); }
+  void Resumed(const LatestCheckpoint& latest) { shared_->retention.Resumed(latest); }
   // Begins to copy the checkpoint at `path`, which may be deleted from now on. `began` is false
   // where the copy before is still under way. The error of a copy that has ended since is returned
   // first, and this one then begins all the same.
@@ -49,17 +52,22 @@ class CheckpointMirror {
   // kDeadlineExceeded: that takes longer than `patience`, and is given up at its next megabyte.
   absl::Status Finish(absl::Duration patience = absl::InfiniteDuration());
 
-  const std::string& folder() const { return folder_; }
+  const std::string& folder() const { return shared_->folder; }
   int64_t copied() const { return copied_; }  // since the start; after Begin or Finish
   int64_t left_out() const { return left_out_; }
 
  private:
-  const std::string folder_;
-  Retention retention_;
+  struct Shared {
+    Shared(const std::string& where, int keep) : folder(where), retention(where, keep) {}
+    const std::string folder;
+    Retention retention;
+    std::atomic<bool> gives_up{false};
+  };
+  const absl::Duration end_patience_;
+  const std::shared_ptr<Shared> shared_;  // with the thread that copies, which may outlive this
   int64_t copied_ = 0;
   int64_t left_out_ = 0;
-  std::atomic<bool> gives_up_{false};
-  std::future<absl::Status> copying_;  // last: it is waited for before the rest goes
+  std::future<absl::Status> copying_;
 };
 
 }  // namespace weft::train

@@ -259,17 +259,18 @@ absl::StatusOr<Manifest> CheckpointWriter::Gather() const {
   return manifest;
 }
 
-// Notes, and files of an earlier try with another number of ranks.
-absl::Status CheckpointWriter::RemoveStrangers(const Manifest& manifest) const {
-  std::set<std::string> known;
-  for (const ShardInfo& shard : manifest.shards) known.insert(shard.file);
+// Removes what the manifest does not list: notes, and files of an earlier try with another number
+// of ranks.
+absl::Status CheckpointWriter::RemoveUnlisted(const Manifest& manifest) const {
+  std::set<std::string> listed;
+  for (const ShardInfo& shard : manifest.shards) listed.insert(shard.file);
   std::error_code error;
-  std::vector<std::filesystem::path> strangers;
+  std::vector<std::filesystem::path> unlisted;
   for (auto entry = std::filesystem::directory_iterator(temporary_, error);
        !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    if (known.count(entry->path().filename().string()) == 0) strangers.push_back(entry->path());
+    if (listed.count(entry->path().filename().string()) == 0) unlisted.push_back(entry->path());
   }
-  for (const auto& path : strangers) {
+  for (const auto& path : unlisted) {
     if (!error) std::filesystem::remove_all(path, error);
   }
   return error ? ErrnoStatus(error.value(), absl::StrCat("tidy ", temporary_)) : absl::OkStatus();
@@ -327,7 +328,7 @@ absl::StatusOr<Manifest> CheckpointWriter::MakeManifest(absl::Span<const std::st
 }
 
 absl::StatusOr<std::string> CheckpointWriter::CommitCopy(const Manifest& manifest) {
-  WEFT_RETURN_IF_ERROR(RemoveStrangers(manifest));
+  WEFT_RETURN_IF_ERROR(RemoveUnlisted(manifest));
   WEFT_RETURN_IF_ERROR(
       WriteFileAtomically(absl::StrCat(temporary_, "/", kManifestName), ToJson(manifest)));
   WEFT_RETURN_IF_ERROR(Publish());

@@ -91,7 +91,7 @@ class CheckpointWriter {
   absl::StatusOr<Manifest> Gather() const;
   absl::Status AddShard(int rank, Manifest& manifest) const;
   absl::Status AddNote(int rank, const std::string& text, Manifest& manifest) const;
-  absl::Status RemoveStrangers(const Manifest& manifest) const;
+  absl::Status RemoveUnlisted(const Manifest& manifest) const;
   absl::Status Publish() const;
   absl::Status ReplaceInTwoRenames() const;
   std::string NotePath(int rank) const;

@@ -9,10 +9,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "trainer/config.h"
 #include "trainer/model/decoder.h"
+#include "trainer/model/parameters.h"
 
 namespace weft::train {
 namespace {
@@ -20,6 +23,7 @@ namespace {
 constexpr uint64_t kDrawStream = 0x7E87;
 // No more texts are read together than have so many tokens: the activations of a layer are theirs.
 constexpr size_t kTokensTogether = 4096;
+constexpr double kMiB = 1 << 20;
 // What the tokenizer writes for bytes that are no character yet.
 constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
 
@@ -81,20 +85,21 @@ class Writer {
  public:
   Writer(const Gpt& model, const Tokenizer& tokenizer, absl::Span<const std::string> prompts,
          const GenerateOptions& options, const OnGenerated& on_part)
-      : tokenizer_(tokenizer),
+      : model_(model),
+        tokenizer_(tokenizer),
         prompts_(prompts),
         options_(options),
         on_part_(on_part),
         context_(model.config().sequence),
         slots_(std::min(prompts.size(), static_cast<size_t>(options.batch))) {
     result_.texts.resize(prompts.size());
-    if (!prompts.empty()) {
-      decoder_ = Decoder::Create(model, static_cast<int64_t>(slots_.size()));
-    }
   }
 
   absl::StatusOr<Generated> Run() {
     WEFT_RETURN_IF_ERROR(Encode());
+    if (prompts_.empty()) return std::move(result_);
+    WEFT_RETURN_IF_ERROR(CheckMemory());
+    decoder_ = Decoder::Create(model_, static_cast<int64_t>(slots_.size()));
     while (true) {
       WEFT_RETURN_IF_ERROR(FillSlots());
       std::vector<NextToken> next;
@@ -106,7 +111,7 @@ class Writer {
       if (next.empty()) break;
       WEFT_RETURN_IF_ERROR(Step(next));
     }
-    result_.speed.decode_bytes = decoder_ == nullptr ? 0 : decoder_->bytes_read();
+    result_.speed.decode_bytes = decoder_->bytes_read();
     return std::move(result_);
   }
 
@@ -134,6 +139,22 @@ class Writer {
       result_.texts[number].prompt_tokens = static_cast<int64_t>(ids.size());
     }
     return absl::OkStatus();
+  }
+
+  absl::Status CheckMemory() const {
+    int64_t longest = 0;
+    for (const std::vector<int64_t>& tokens : encoded_) {
+      longest = std::max(longest, static_cast<int64_t>(tokens.size()));
+    }
+    longest = std::min(context_, longest + std::min(context_, options_.tokens));
+    const double each = static_cast<double>(Decoder::MemoryOf(model_, longest).count());
+    const double room = static_cast<double>(options_.memory.count());
+    if (room == 0 || each * static_cast<double>(slots_.size()) <= room) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "batch = %d: %d texts of up to %d tokens take %.0f MiB at a time, and there are %.0f MiB; "
+        "%d at a time fit",
+        options_.batch, slots_.size(), longest, each * static_cast<double>(slots_.size()) / kMiB,
+        room / kMiB, static_cast<int64_t>(room / each)));
   }
 
   // Begins texts in free slots, and goes on with those that outgrew the context, as many of them
@@ -171,12 +192,14 @@ class Writer {
   // `rows`: what the decoder was given, each with its text's sequence; logits of each follow one
   // another.
   template <typename Row>
-  std::vector<int32_t> DrawAll(const std::vector<Row>& rows, absl::Span<const float> logits) {
+  absl::StatusOr<std::vector<int32_t>> DrawAll(const std::vector<Row>& rows,
+                                               absl::Span<const float> logits) {
     const size_t vocabulary = logits.size() / rows.size();
     std::vector<int32_t> drawn;
     for (size_t row = 0; row < rows.size(); ++row) {
-      drawn.push_back(DrawFor(*slots_[static_cast<size_t>(rows[row].sequence)],
-                              logits.subspan(row * vocabulary, vocabulary)));
+      WEFT_ASSIGN_OR_RETURN(drawn.emplace_back(),
+                            DrawFor(*slots_[static_cast<size_t>(rows[row].sequence)],
+                                    logits.subspan(row * vocabulary, vocabulary)));
     }
     return drawn;
   }
@@ -191,7 +214,8 @@ class Writer {
 
   absl::Status Read(const std::vector<Beginning>& beginnings, size_t tokens) {
     const int64_t start = SystemClock::Nanoseconds();
-    const std::vector<int32_t> drawn = DrawAll(beginnings, decoder_->Prefill(beginnings));
+    WEFT_ASSIGN_OR_RETURN(const std::vector<int32_t> drawn,
+                          DrawAll(beginnings, decoder_->Prefill(beginnings)));
     result_.speed.prefill_seconds += SecondsSince(start);
     result_.speed.prefill_tokens += static_cast<int64_t>(tokens);
     return AddAll(beginnings, drawn);
@@ -199,7 +223,7 @@ class Writer {
 
   absl::Status Step(const std::vector<NextToken>& next) {
     const int64_t start = SystemClock::Nanoseconds();
-    const std::vector<int32_t> drawn = DrawAll(next, decoder_->Step(next));
+    WEFT_ASSIGN_OR_RETURN(const std::vector<int32_t> drawn, DrawAll(next, decoder_->Step(next)));
     result_.speed.decode_seconds += SecondsSince(start);
     result_.speed.decode_tokens += static_cast<int64_t>(next.size());
     ++result_.speed.decode_steps;
@@ -207,8 +231,16 @@ class Writer {
   }
 
   // A model may have more rows than the tokenizer has tokens; those stand for no text.
-  int32_t DrawFor(Text& text, absl::Span<const float> logits) const {
-    return Draw(logits.first(static_cast<size_t>(tokenizer_.vocab_size())), options_, text.random);
+  absl::StatusOr<int32_t> DrawFor(Text& text, absl::Span<const float> logits) const {
+    logits = logits.first(static_cast<size_t>(tokenizer_.vocab_size()));
+    const auto wrong = std::find_if(logits.begin(), logits.end(),
+                                    [](float logit) { return !std::isfinite(logit); });
+    if (wrong == logits.end()) return Draw(logits, options_, text.random);
+    return absl::FailedPreconditionError(
+        absl::StrCat("text ", text.number + 1, ": after ", text.tokens.size() - 1,
+                     " tokens the model's logit of token ", wrong - logits.begin(), " is ", *wrong,
+                     "; its parameters are not finite, or its activations too large for ",
+                     NameOf(PrecisionOf(model_.dtype())), " (precision; fp32 takes the largest)"));
   }
 
   absl::StatusOr<std::string> Decoded(const Text& text) const {
@@ -242,6 +274,7 @@ class Writer {
     return absl::OkStatus();
   }
 
+  const Gpt& model_;
   const Tokenizer& tokenizer_;
   const absl::Span<const std::string> prompts_;
   const GenerateOptions& options_;

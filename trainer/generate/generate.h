@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/units.h"
 #include "trainer/data/tokenizer.h"
 #include "trainer/model/gpt.h"
 
@@ -33,6 +34,7 @@ struct GenerateOptions {
   uint64_t seed = 1;         // of the first text
   int64_t batch = 1;         // texts at a time
   bool cut_prompts = false;  // of a prompt that is too long the newest tokens are read
+  Bytes memory;              // that the texts of a batch may take; 0: not checked
 };
 
 // InvalidArgument names the option, its value and what would be right.
@@ -64,7 +66,8 @@ struct Generated {
 using OnGenerated = std::function<void(size_t text, absl::string_view part)>;
 
 // An empty prompt is the beginning of a document. InvalidArgument: an option, or a prompt that is
-// longer than model.sequence and is not to be cut. `on_part` may be null.
+// longer than model.sequence and is not to be cut. FailedPrecondition: the model predicts what is
+// not finite. `on_part` may be null.
 absl::StatusOr<Generated> Generate(const Gpt& model, const Tokenizer& tokenizer,
                                    absl::Span<const std::string> prompts,
                                    const GenerateOptions& options,

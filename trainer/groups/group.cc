@@ -3,16 +3,20 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/keep_registered.h"
+#include "topology/host/thread_binding.h"
 #include "trainer/device/device.h"
+#include "trainer/groups/status_error.h"
 #include "trainer/memory/memory.h"
 #include "trainer/profile/work_time.h"
 
@@ -97,6 +101,7 @@ Pending Started(const char* name, const char* wait_name, const at::Tensor& whole
 }
 
 constexpr char kAgreedPayload[] = "weft.train/agreed";
+constexpr uint32_t kTextTag = 0x54455854;  // "TEXT"
 
 }  // namespace
 
@@ -430,12 +435,11 @@ absl::StatusOr<Group::Shifted> Group::Shift(at::Tensor received, int from, at::T
   return shifted;
 }
 
-// Readers of the records see that the computing thread waits.
-absl::Status Group::Block(collectives::Work& work, const char* wait_name) {
+absl::Status Group::Block(const std::function<absl::Status()>& wait, const char* wait_name) {
   const WorkScope scope(Work::kCommunication);
-  if (trace_ == nullptr) return work.Wait();
+  if (trace_ == nullptr) return wait();
   const RecordName before = trace_->Enter(wait_name, SystemClock::Nanoseconds());
-  absl::Status status = work.Wait();
+  absl::Status status = wait();
   trace_->Leave(before, SystemClock::Nanoseconds());
   return status;
 }
@@ -489,16 +493,20 @@ absl::Status Group::Sum(absl::Span<double> values) {
                "wait_sum");
 }
 
-absl::StatusOr<std::vector<std::string>> Group::Gather(absl::string_view text) {
-  if (session_ != nullptr) WEFT_RETURN_IF_ERROR(session_->failure());
-  if (size() == 1) return std::vector<std::string>{std::string(text)};
-  const size_t ranks = static_cast<size_t>(size());
+absl::StatusOr<std::vector<size_t>> Group::GatherLengths(absl::string_view text) {
   const int64_t length = static_cast<int64_t>(text.size());
-  std::vector<int64_t> lengths(ranks);
+  std::vector<int64_t> lengths(static_cast<size_t>(size()));
   communicator_->SetPriority(Priority::kNormal);
   WEFT_RETURN_IF_ERROR(
       Block(*communicator_->AllGather(&length, lengths.data(), 1, DataType::kInt64), "wait_agree"));
-  std::vector<size_t> counts(lengths.begin(), lengths.end());
+  return std::vector<size_t>(lengths.begin(), lengths.end());
+}
+
+absl::StatusOr<std::vector<std::string>> Group::Gather(absl::string_view text) {
+  if (session_ != nullptr) WEFT_RETURN_IF_ERROR(session_->failure());
+  if (size() == 1) return std::vector<std::string>{std::string(text)};
+  WEFT_ASSIGN_OR_RETURN(const std::vector<size_t> counts, GatherLengths(text));
+  const size_t ranks = counts.size();
   std::vector<size_t> offsets(ranks);
   size_t all = 0;
   for (size_t rank = 0; rank < ranks; ++rank) {
@@ -513,6 +521,30 @@ absl::StatusOr<std::vector<std::string>> Group::Gather(absl::string_view text) {
   for (size_t rank = 0; rank < ranks; ++rank) {
     texts.push_back(joined.substr(offsets[rank], counts[rank]));
   }
+  return texts;
+}
+
+absl::StatusOr<std::vector<std::string>> Group::GatherOnFirst(absl::string_view text) {
+  if (size() == 1) return std::vector<std::string>{std::string(text)};
+  WEFT_ASSIGN_OR_RETURN(const std::vector<size_t> lengths, GatherLengths(text));
+  std::vector<std::string> texts;
+  std::vector<collectives::WorkPtr> works;
+  if (rank() > 0 && !text.empty()) {
+    works.push_back(communicator_->Send(text.data(), text.size(), GroupRank(0), kTextTag));
+  }
+  if (rank() == 0) {
+    texts.resize(lengths.size());
+    texts[0] = std::string(text);
+  }
+  for (size_t other = 1; other < texts.size(); ++other) {
+    if (lengths[other] == 0) continue;
+    texts[other].resize(lengths[other]);
+    works.push_back(communicator_->Receive(texts[other].data(), lengths[other],
+                                           GroupRank(static_cast<int>(other)), kTextTag));
+  }
+  absl::Status status;
+  for (const collectives::WorkPtr& work : works) status.Update(Block(*work, "wait_agree"));
+  WEFT_RETURN_IF_ERROR(status);
   return texts;
 }
 
@@ -545,6 +577,30 @@ absl::Status Group::Agree(const absl::Status& status, absl::Status& agreed) {
     break;
   }
   return absl::OkStatus();
+}
+
+absl::Status Group::RunTogether(const std::function<absl::Status()>& work, absl::Status& agreed,
+                                absl::Duration interval) {
+  if (size() == 1) {
+    agreed = Guarded(work);
+    return absl::OkStatus();
+  }
+  absl::Notification done;
+  // Without a trace: meetings are no phases of a step.
+  std::future<absl::Status> meetings = StartUnbound([&]() -> absl::Status {
+    for (double busy = 1; busy > 0;) {
+      busy = done.WaitForNotificationWithTimeout(interval) ? 0 : 1;
+      if (session_ != nullptr) WEFT_RETURN_IF_ERROR(session_->failure());
+      communicator_->SetPriority(Priority::kNormal);
+      WEFT_RETURN_IF_ERROR(
+          communicator_->AllReduce(&busy, &busy, 1, DataType::kFloat64, ReduceOp::kSum)->Wait());
+    }
+    return absl::OkStatus();
+  });
+  const absl::Status mine = Guarded(work);
+  done.Notify();
+  WEFT_RETURN_IF_ERROR(Block([&meetings] { return meetings.get(); }, "wait_agree"));
+  return Agree(mine, agreed);
 }
 
 }  // namespace weft::train

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/ids.h"
 #include "base/trace.h"
@@ -162,6 +163,8 @@ class Group {
   absl::Status Sum(absl::Span<double> values);
   // Every rank's text, in order of rank.
   absl::StatusOr<std::vector<std::string>> Gather(absl::string_view text);
+  // The same on rank 0; nothing on the others, so that long texts take memory of one rank alone.
+  absl::StatusOr<std::vector<std::string>> GatherOnFirst(absl::string_view text);
   // Rank 0's text, on every rank.
   absl::StatusOr<std::string> FromFirst(absl::string_view text);
   // OK if it is on every rank; otherwise the status of the first rank where it is not, with its
@@ -169,6 +172,16 @@ class Group {
   absl::Status Agree(const absl::Status& status);
   // The same outcome in `agreed`; returns an error only when the group fails.
   absl::Status Agree(const absl::Status& status, absl::Status& agreed);
+  // Runs each rank's `work`, on the calling thread, and returns when all are done; `agreed` is what
+  // Agree makes of their statuses. Meanwhile the ranks meet at this interval, on threads of their
+  // own: neither collective.timeout nor who watches the job takes a rank that works for longer than
+  // the others for one that hangs. `work` does not use this group.
+  absl::Status RunTogether(const std::function<absl::Status()>& work, absl::Status& agreed,
+                           absl::Duration interval = absl::Seconds(1));
+  // The same of work that rank 0 alone has.
+  absl::Status RunOnFirst(const std::function<absl::Status()>& work, absl::Status& agreed) {
+    return RunTogether([&] { return rank() == 0 ? work() : absl::OkStatus(); }, agreed);
+  }
 
  private:
   Group(std::shared_ptr<collectives::Endpoint> endpoint,
@@ -190,7 +203,12 @@ class Group {
   void TakeSpansOf(NcclCollectives& nccl);
   // `pending`, waited for where the group does not overlap.
   absl::StatusOr<Pending> Launched(Pending pending);
-  absl::Status Block(collectives::Work& work, const char* wait_name);
+  // Readers of the records see that the computing thread waits.
+  absl::Status Block(const std::function<absl::Status()>& wait, const char* wait_name);
+  absl::Status Block(collectives::Work& work, const char* wait_name) {
+    return Block([&work] { return work.Wait(); }, wait_name);
+  }
+  absl::StatusOr<std::vector<size_t>> GatherLengths(absl::string_view text);
 
   std::shared_ptr<collectives::Endpoint> endpoint_;  // null, as the next: a group of one
   std::shared_ptr<collectives::Communicator> communicator_;

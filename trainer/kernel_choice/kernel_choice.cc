@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -29,15 +28,7 @@ constexpr double kPartOfProducts = 0.8;
 // Whether `file` is now there: this trial, or, where `replaces` is false, who came first's.
 bool Write(const std::string& text, const std::string& file, bool replaces) {
   if (!MakeFolders(ParentFolder(file)).ok()) return false;
-  if (replaces) return WriteFile(file, text).ok();
-  const std::string draft = absl::StrCat(file, ".", getpid());
-  std::ofstream stream(draft);
-  stream << text << std::flush;
-  const bool written = stream.good();
-  stream.close();
-  if (written) (void)link(draft.c_str(), file.c_str());  // fails where the name is taken
-  std::remove(draft.c_str());
-  return written;
+  return (replaces ? WriteFile(file, text) : WriteNewFile(file, text)).ok();
 }
 
 std::optional<std::string> Read(const std::string& file) {
@@ -187,10 +178,15 @@ absl::StatusOr<KernelChoice> Choose(TrialOf what, const TrainConfig& config, con
   }
   KernelTrial trial;
   const std::string file = TrialFile(what, config, plan);
-  if (group.rank() == 0) {
-    trial = KeptTrial(what, config, plan, file, measure > 0 ? measure : kTrialSeconds,
-                      /*anew=*/measure > 0);
-  }
+  absl::Status tried;  // in up to ten minutes (--measure-kernels)
+  WEFT_RETURN_IF_ERROR(group.RunOnFirst(
+      [&] {
+        trial = KeptTrial(what, config, plan, file, measure > 0 ? measure : kTrialSeconds,
+                          /*anew=*/measure > 0);
+        return absl::OkStatus();
+      },
+      tried));
+  WEFT_RETURN_IF_ERROR(tried);
   WEFT_ASSIGN_OR_RETURN(const std::string text,
                         group.FromFirst(group.rank() == 0 ? trial.Faster() : ""));
   std::optional<KernelChoice> choice = ChoiceFrom(what, text);

@@ -566,13 +566,16 @@ absl::Status RunCheckpoints::Write(const RunPosition& position, absl::string_vie
   writer.set_times(&times_);
   writer.set_checksums_beside(cores_are_idle);
   times_.CountSave();
-  FinishPruning();  // so that the disk holds one checkpoint more than are kept, and not two
-  const absl::Status wrote = writer.WriteShard(group.rank(), parts);
-  {
-    const SaveTimes::Scope scope(&times_, SavePhase::kMeet);
-    WEFT_RETURN_IF_ERROR(group.Agree(wrote, failure));
-  }
-  const SaveTimes::Scope scope(&times_, SavePhase::kCommit);
+  std::optional<SaveTimes::Scope> scope;
+  WEFT_RETURN_IF_ERROR(group.RunTogether(
+      [&] {
+        FinishPruning();  // so that the disk holds one checkpoint more than are kept, and not two
+        absl::Status wrote = writer.WriteShard(group.rank(), parts);
+        scope.emplace(&times_, SavePhase::kMeet);
+        return wrote;
+      },
+      failure));
+  scope.emplace(&times_, SavePhase::kCommit);
   return CommitByFirst(
       writer, position.step,
       [&] { return writer.Commit(StateAfter(position, optimizer)).status(); }, group, failure);
@@ -582,20 +585,24 @@ absl::Status RunCheckpoints::Write(const RunPosition& position, absl::string_vie
 absl::Status RunCheckpoints::CommitByFirst(CheckpointWriter& writer, int64_t step,
                                            const std::function<absl::Status()>& commit,
                                            Group& group, absl::Status& failure) {
-  absl::Status committed = failure;
-  if (group.rank() == 0) {
-    if (failure.ok()) committed = commit();
-    if (committed.ok()) {
-      FinishPruning();
-      retention_.Committed(step);
-      if (mirror_) Mirror(step);
-      BeginPruning();
-    } else {
-      writer.Abandon();
-    }
+  if (!failure.ok()) {
+    if (group.rank() == 0) writer.Abandon();
+    return absl::OkStatus();
   }
-  if (!failure.ok()) return absl::OkStatus();
-  return group.Agree(committed, failure);
+  return group.RunOnFirst(
+      [&] {
+        const absl::Status committed = commit();
+        if (!committed.ok()) {
+          writer.Abandon();
+          return committed;
+        }
+        FinishPruning();
+        retention_.Committed(step);
+        if (mirror_) Mirror(step);
+        BeginPruning();
+        return committed;
+      },
+      failure);
 }
 
 // To the local disks, and on to the run's folder where the one before is through.
@@ -629,14 +636,15 @@ absl::Status RunCheckpoints::CopyToRunFolder(const Manifest& manifest,
   Group& group = *groups_.checkpoint_copies;
   CheckpointWriter writer(folder_, manifest.step, group.size());
   const ShardInfo& info = manifest.shards[static_cast<size_t>(group.rank())];
-  absl::Status status = shard.status();
-  if (status.ok()) status = MakeFolders(writer.temporary());
-  if (status.ok()) {
-    status = CopyShard(*shard, info, absl::StrCat(writer.temporary(), "/", info.file),
-                       /*gives_up=*/false);
-  }
   absl::Status failure;
-  WEFT_RETURN_IF_ERROR(group.Agree(status, failure));
+  WEFT_RETURN_IF_ERROR(group.RunTogether(
+      [&]() -> absl::Status {
+        WEFT_RETURN_IF_ERROR(shard.status());
+        WEFT_RETURN_IF_ERROR(MakeFolders(writer.temporary()));
+        return CopyShard(*shard, info, absl::StrCat(writer.temporary(), "/", info.file),
+                         /*gives_up=*/false);
+      },
+      failure));
   WEFT_RETURN_IF_ERROR(CommitByFirst(
       writer, manifest.step, [&] { return writer.CommitCopy(manifest).status(); }, group, failure));
   if (failure.ok()) {

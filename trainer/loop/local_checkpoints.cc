@@ -52,15 +52,18 @@ absl::StatusOr<Manifest> LocalCheckpoints::Write(int64_t step, const std::vector
   CheckpointWriter writer(folder_, step, group.size());
   writer.set_times(&times);
   times.CountSave();
-  const absl::Status wrote = writer.WriteShard(group.rank(), parts);
-  const absl::StatusOr<std::string> note =
-      wrote.ok() ? writer.Note(group.rank()) : absl::StatusOr<std::string>(wrote);
-  {
-    const SaveTimes::Scope scope(&times, SavePhase::kMeet);
-    WEFT_RETURN_IF_ERROR(group.Agree(note.status(), failure));
-  }
+  absl::StatusOr<std::string> note;
+  std::optional<SaveTimes::Scope> scope;
+  WEFT_RETURN_IF_ERROR(group.RunTogether(
+      [&] {
+        const absl::Status wrote = writer.WriteShard(group.rank(), parts);
+        note = wrote.ok() ? writer.Note(group.rank()) : absl::StatusOr<std::string>(wrote);
+        scope.emplace(&times, SavePhase::kMeet);
+        return note.status();
+      },
+      failure));
   Manifest manifest;
-  std::optional<SaveTimes::Scope> scope(std::in_place, &times, SavePhase::kCommit);
+  scope.emplace(&times, SavePhase::kCommit);
   if (failure.ok()) {
     WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> notes, group.Gather(*note));
     absl::StatusOr<Manifest> made = writer.MakeManifest(notes, state);
@@ -73,7 +76,6 @@ absl::StatusOr<Manifest> LocalCheckpoints::Write(int64_t step, const std::vector
   }
   if (failure.ok()) {
     ++written_;
-    scope.reset();
     scope.emplace(&times, SavePhase::kRemove);
     const absl::Status pruned = is_first_ ? PruneLocal(folder_, keep_, step) : absl::OkStatus();
     if (!pruned.ok()) WEFT_LOG_WARN("old checkpoints stay: ", pruned.ToString());

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "base/crc32c.h"
 #include "base/status.h"
 #include "trainer/checkpoint/retention.h"
@@ -16,6 +17,15 @@
 namespace weft::train {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// One folder: a job's name may hold anything, as "..".
+std::string FolderName(absl::string_view name) {
+  return absl::StrCat("job-", absl::StrReplaceAll(name, {{"/", "_"}}));
+}
+
+}  // namespace
 
 absl::StatusOr<StepReplay> StepReplay::Plan(const std::string& run_dir, const std::string& name,
                                             TrainConfig& config) {
@@ -31,7 +41,7 @@ absl::StatusOr<StepReplay> StepReplay::Plan(const std::string& run_dir, const st
     if (remote.ok() && remote->step > latest.step) latest = *std::move(remote);
   }
   StepReplay replay;
-  replay.folder_ = absl::StrCat(run, "/replay/", name);
+  replay.folder_ = absl::StrCat(run, "/replay/", FolderName(name));
   replay.checkpoint_ = latest.path;
   replay.step_ = std::max<int64_t>(0, latest.step) + 1;
   config.steps = replay.step_;

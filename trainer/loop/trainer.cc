@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -132,12 +133,12 @@ class Run {
     if (is_first()) PrintStart();
     ForgetTensorPeak();
     WEFT_ASSIGN_OR_RETURN(bool stopped, Loop());
-    WEFT_RETURN_IF_ERROR(Require("remote checkpoint", checkpoints_.FinishMirror()));
+    WEFT_RETURN_IF_ERROR(Require("remote checkpoint", [&] { return checkpoints_.FinishMirror(); }));
     WEFT_ASSIGN_OR_RETURN(memory_report_, memory_.Report(stepper_->plan(), gemm_.libraries));
     GiveBackFreeMemory();
     WEFT_RETURN_IF_ERROR(WriteTrace());
     if (!stopped) WEFT_RETURN_IF_ERROR(Finish());
-    WEFT_RETURN_IF_ERROR(Require("metrics", is_first() ? metrics_->Finish() : absl::OkStatus()));
+    WEFT_RETURN_IF_ERROR(Require("metrics", [this] { return metrics_->Finish(); }));
     if (!saver_.unsaved().ok()) {
       outcome_.missing.push_back(absl::StrCat("checkpoint ", saver_.last_failed()));
     }
@@ -508,10 +509,10 @@ class Run {
     return absl::Seconds(totals_.seconds / static_cast<double>(totals_.steps));
   }
 
-  // `mine` is rank 0's status of writing a file that a finished run must have.
-  absl::Status Require(absl::string_view what, const absl::Status& mine) {
+  // `write`, on rank 0, writes a file that a finished run must have.
+  absl::Status Require(absl::string_view what, const std::function<absl::Status()>& write) {
     absl::Status agreed;
-    WEFT_RETURN_IF_ERROR(group_.Agree(mine, agreed));
+    WEFT_RETURN_IF_ERROR(group_.RunOnFirst(write, agreed));
     if (!agreed.ok()) outcome_.missing.push_back(absl::StrCat(what, ": ", agreed.message()));
     return absl::OkStatus();
   }
@@ -536,7 +537,7 @@ class Run {
       if (absl::SimpleAtoi(part, &of_rank)) first = std::max(first, of_rank);
     }
     const uint64_t lost = steps_trace_->SpansBefore(first);
-    WEFT_ASSIGN_OR_RETURN(parts, group_.Gather(ChromeEvents(*trace_, group_.rank(), first)));
+    WEFT_ASSIGN_OR_RETURN(parts, group_.GatherOnFirst(ChromeEvents(*trace_, group_.rank(), first)));
     std::string other;
     if (lost > 0) {
       other =
@@ -550,7 +551,7 @@ class Run {
                     steps_trace_->bytes().count() >> 20, " MiB of them; ", lost,
                     " older ones of rank 0 are lost");
     }
-    return Require("timeline", is_first() ? WriteTimeline(parts, other) : absl::OkStatus());
+    return Require("timeline", [&] { return WriteTimeline(parts, other); });
   }
 
   absl::Status WriteTimeline(const std::vector<std::string>& parts, const std::string& other) {
@@ -565,7 +566,7 @@ class Run {
     if (std::isnan(validation_loss_)) {  // resumed at the end
       WEFT_ASSIGN_OR_RETURN(validation_loss_, Validate());
     }
-    return Require("sample text and model", is_first() ? FinishFirst() : absl::OkStatus());
+    return Require("sample text and model", [this] { return FinishFirst(); });
   }
 
   // The model after the last step, from the run's folder. A run that was resumed after that step
@@ -590,13 +591,14 @@ class Run {
       assembled = std::make_unique<Gpt>(config_.model, std::move(tensors));
       model = assembled.get();
     }
-    WEFT_ASSIGN_OR_RETURN(std::string sample, WriteSample(*model, *data_.tokenizer));
+    const absl::StatusOr<std::string> sample = WriteSample(*model, *data_.tokenizer);
     WEFT_RETURN_IF_ERROR(
         ExportModel(*model, data_.info.tokenizer, data_.tokenizer->eod_id(), Path("model")));
+    WEFT_RETURN_IF_ERROR(sample.status());  // a model that writes nothing is exported all the same
     const StepPlan& plan = stepper_->plan();
     PrintSummary(
         {.run_dir = options_.run_dir,
-         .sample = sample,
+         .sample = *sample,
          .validation_loss = validation_loss_,
          .unigram_loss = data_.info.unigram_loss,
          .tokens_per_step = tokens_per_step(),

@@ -38,6 +38,12 @@ std::vector<at::Tensor> ParametersOf(const Gpt& model) {
   return parameters;
 }
 
+// Tokens whose keys and values a layer keeps.
+int64_t RoomOf(const ModelConfig& config, int64_t layer) {
+  const int64_t window = config.WindowOf(layer);
+  return window > 0 ? std::min(window, config.sequence) : config.sequence;
+}
+
 struct Layer {
   int64_t number = 0;
   ParameterPair norm1, norm2, attention_out, ffn_in, ffn_out;
@@ -203,8 +209,7 @@ class TypedDecoder final : public Decoder {
       const std::string expert = absl::StrCat(name, ".expert.", i);
       layer.experts.push_back({names.Pair(expert + ".in"), names.Pair(expert + ".out")});
     }
-    const int64_t window = config_.WindowOf(number);
-    layer.room = window > 0 ? std::min(window, config_.sequence) : config_.sequence;
+    layer.room = RoomOf(config_, number);
     const auto options = at::TensorOptions().dtype(model_.dtype());
     layer.keys = at::empty({sequences, config_.KvHeads(), layer.room, width_}, options);
     layer.values = at::empty_like(layer.keys);
@@ -470,6 +475,18 @@ class TypedDecoder final : public Decoder {
 };
 
 }  // namespace
+
+Bytes Decoder::MemoryOf(const Gpt& model, int64_t tokens) {
+  const ModelConfig& config = model.config();
+  // Activations of a step, as TypedDecoder has them.
+  int64_t elements =
+      8 * config.hidden + 2 * config.KvHidden() + (config.IsGated() ? 3 : 2) * config.ffn;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    elements += 2 * config.KvHidden() * std::min(tokens, RoomOf(config, layer));
+  }
+  const auto width = static_cast<int64_t>(c10::elementSize(model.dtype()));
+  return Bytes(elements * width + config.vocabulary * static_cast<int64_t>(sizeof(float)));
+}
 
 std::unique_ptr<Decoder> Decoder::Create(const Gpt& model, int64_t sequences) {
   std::unique_ptr<Decoder> decoder;

@@ -20,6 +20,7 @@
 #include <memory>
 
 #include "absl/types/span.h"
+#include "base/units.h"
 #include "trainer/model/gpt.h"
 
 namespace weft::train {
@@ -39,6 +40,8 @@ class Decoder {
   // For sequences [0, sequences), each of up to model.sequence tokens. Memory is taken as they
   // grow.
   static std::unique_ptr<Decoder> Create(const Gpt& model, int64_t sequences);
+  // Memory of a sequence that grows to `tokens` tokens: keys, values, activations and logits.
+  static Bytes MemoryOf(const Gpt& model, int64_t tokens);
   virtual ~Decoder() = default;
 
   // Begins different sequences, each with 1 to model.sequence tokens; what they had is forgotten.

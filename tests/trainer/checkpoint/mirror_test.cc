@@ -1,10 +1,14 @@
 #include "trainer/checkpoint/mirror.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "tests/trainer/checkpoint/checkpoint_folder.h"
 
@@ -53,6 +57,31 @@ TEST_F(MirrorTest, WhatIsDamagedIsNamedAndNotCopied) {
   bool began = true;
   EXPECT_FALSE(mirror.Begin(Path(7), began).ok());
   EXPECT_FALSE(began);
+}
+
+// A pipe that nobody reads, in the place of a shard: to open it takes for ever.
+TEST_F(MirrorTest, ACopyThatDoesNotEndHoldsNobodyUp) {
+  Write(1, 1);
+  const std::string unfinished = remote_ / TemporaryCheckpointName(1);
+  const std::string pipe = unfinished + "/" + ShardName(0, 1) + ".tmp";
+  fs::create_directories(unfinished);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  {
+    CheckpointMirror mirror(remote_.path(), 2, /*end_patience=*/absl::Milliseconds(1));
+    bool began = false;
+    ASSERT_TRUE(mirror.Begin(Path(1), began).ok());
+    const absl::Status late = mirror.Finish(absl::Milliseconds(1));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+    ASSERT_TRUE(mirror.Begin(Path(1), began).ok());
+    EXPECT_FALSE(began);
+    EXPECT_EQ(mirror.left_out(), 1);
+  }
+  // Somebody reads: the copy ends by itself, as it is given up, and leaves nothing.
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  while (fs::exists(unfinished)) std::this_thread::yield();
+  close(reader);
+  EXPECT_TRUE(ListCheckpoints(remote_.path())->empty());
 }
 
 }  // namespace

@@ -157,13 +157,14 @@ TEST(TrainConfigTest, ContradictionsAreErrors) {
 }
 
 TEST(TrainConfigTest, WrittenTextReadsBackTheSame) {
-  auto config = LoadTrainConfig(
-      "", {"data.prefix=a\"b\\c", "optimizer.learning_rate=0.00037", "sample.prompt=x|y"});
+  auto config = LoadTrainConfig("", {"data.prefix=a\"b\\c", "optimizer.learning_rate=0.00037",
+                                     "sample.prompt=x|y\r\n\x1b\tz"});
   ASSERT_TRUE(config.ok()) << config.status();
   auto again = LoadTrainConfig(WriteConfig(config->text), {});
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->text, config->text);
   EXPECT_EQ(again->data_prefix, "a\"b\\c");
+  EXPECT_EQ(again->sample_prompt, "x|y\r\n\x1b\tz");
   EXPECT_EQ(again->optimizer.learning_rate, 0.00037);
 }
 

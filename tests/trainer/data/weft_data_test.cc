@@ -95,6 +95,10 @@ TEST_F(ProgramTest, SaysWhatIsWrongAndFails) {
       Run("$WEFT_BIN/weft-data prepare --input text.txt --output-prefix x --split paragraphs");
   EXPECT_EQ(split.exit_code, 2);
   EXPECT_THAT(split.error, HasSubstr("--split: paragraphs not in {blank-lines,lines,file}"));
+  Result most =
+      Run("$WEFT_BIN/weft-data prepare --input text.txt --output-prefix x --text-most lots");
+  EXPECT_EQ(most.exit_code, 2);
+  EXPECT_THAT(most.error, HasSubstr("--text-most: \"lots\" is not a size"));
   Result vocabulary =
       Run("$WEFT_BIN/weft-data prepare --input text.txt --output-prefix x --vocab-size 60000");
   EXPECT_EQ(vocabulary.exit_code, 1);

@@ -73,7 +73,7 @@ TEST_F(GenerateRunTest, WritesWhatTheTrainedModelPredicts) {
 
   // A batch of unequal prompts, as JSON, and each of them alone.
   const std::vector<std::string> prompts = {"the river", "the lamp sees the field of 3", "a"};
-  std::ofstream(RunDir("prompts.txt")) << prompts[0] << "\n"
+  std::ofstream(RunDir("prompts.txt")) << prompts[0] << "\r\n"  // as an editor of Windows ends one
                                        << prompts[1] << "\n"
                                        << prompts[2] << "\n";
   const Outcome batch = Write({run, "--prompts", RunDir("prompts.txt"), "--batch", "3", "--tokens",

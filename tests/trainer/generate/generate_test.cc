@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "trainer/model/parameters.h"
 
@@ -208,6 +209,31 @@ TEST_F(GenerateTest, CountsWhatItDid) {
   }
   EXPECT_EQ(written.speed.decode_tokens, made - 2);  // the first of each follows its prompt
   EXPECT_GT(written.speed.decode_bytes, 0);
+}
+
+// Not drawn from: no order holds among numbers that are none.
+TEST_F(GenerateTest, NamesALogitThatIsNotFinite) {
+  std::vector<at::Tensor> values;
+  for (const ParameterSpec& spec : GptParameters(model_->config())) {
+    values.push_back(model_->parameter(static_cast<int>(values.size())).clone());
+    if (spec.name == "head.weight") values.back()[7].fill_(std::nan(""));
+  }
+  const Gpt broken(model_->config(), std::move(values));
+  const auto written =
+      Generate(broken, *tokenizer_, {"a", "b"}, {.tokens = 9, .top_p = 0.9, .batch = 2});
+  EXPECT_EQ(written.status().code(), absl::StatusCode::kFailedPrecondition) << written.status();
+  EXPECT_THAT(std::string(written.status().message()),
+              ::testing::AllOf(HasSubstr("text 1: after "), HasSubstr("logit of token 7 is nan"),
+                               HasSubstr("fp32")));
+}
+
+TEST_F(GenerateTest, RefusesABatchThatMemoryDoesNotHold) {
+  const std::vector<std::string> prompts(40, "a");
+  EXPECT_THAT(Refusal(prompts, {.tokens = 9, .batch = 40, .memory = KiB(100)}),
+              ::testing::AllOf(HasSubstr(absl::StrCat("batch = 40: 40 texts of up to ",
+                                                      Begin("a").size() + 9, " tokens")),
+                               HasSubstr("at a time fit")));
+  EXPECT_EQ(Write(prompts, {.tokens = 9, .batch = 5, .memory = KiB(100)}).texts.size(), 40U);
 }
 
 TEST_F(GenerateTest, RefusesWhatCannotBe) {

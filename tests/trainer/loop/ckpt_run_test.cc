@@ -345,6 +345,24 @@ TEST_F(CkptRunTest, NarrowTypesAreRoundedAndReadBack) {
   }
 }
 
+TEST_F(CkptRunTest, NumbersBeyondFloat16AreNamedAndNotMadeInfinite) {
+  const std::string model = RunDir("large_model"), file = model + "/model.safetensors";
+  fs::copy(RunDir("one") + "/model", model);
+  const float large = 70000;  // in the place of the file's last number
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(-static_cast<std::streamoff>(sizeof(large)), std::ios::end);
+  stream.write(reinterpret_cast<const char*>(&large), sizeof(large));
+  stream.close();
+  ASSERT_EQ(FromHuggingFace(model, "large", kShort).status, 0);
+  const std::string narrow = RunDir("large_narrow");
+  const Outcome refused = ToHuggingFace(Step("large", 0), narrow, {"--dtype", "float16"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.output, AllOf(HasSubstr("buffer parameters."),
+                                    HasSubstr("is 70000, beyond float16, which ends at 65504")));
+  EXPECT_FALSE(fs::exists(narrow));
+  EXPECT_EQ(ToHuggingFace(Step("large", 0), narrow, {"--dtype", "bfloat16"}).status, 0);
+}
+
 TEST_F(CkptRunTest, TargetsThatHoldSomethingAreRefusedAndLeft) {
   const std::string full = RunDir("full");
   fs::create_directories(full);
@@ -656,8 +674,8 @@ TEST_F(CkptRunTest, WhatFsdpSavesGoesOnAndComesBackToTheBit) {
   EXPECT_THAT(other.output, HasSubstr(".layers.2."));
 }
 
-// fp16 leaves out the steps in which its loss scale is too large. The Python is one that keeps what
-// it is called with.
+// fp16 leaves out the steps in which its loss scale is too large; a run without steps makes none.
+// The Python is one that keeps what it is called with.
 TEST_F(CkptRunTest, AdamsStepsForPyTorchAreThoseThatUpdated) {
   const Outcome trained = Run(1, "left_out",
                               Join(kShort, {"train.precision=fp16", "train.loss_scale=1e6",
@@ -666,13 +684,19 @@ TEST_F(CkptRunTest, AdamsStepsForPyTorchAreThoseThatUpdated) {
   const size_t updates = Metrics("left_out").size();
   ASSERT_GT(updates, 0U);
   ASSERT_LT(updates, 12U);
+  const Outcome none = Run(1, "no_steps", Join(kShort, {"train.steps=0"}));
+  ASSERT_EQ(none.status, 0) << none.output;
   const std::string python = RunDir("keeping_python"), called = RunDir("called");
   std::ofstream(python) << "#!/bin/sh\nfor word; do :; done\necho $word > " << called << "\n";
   fs::permissions(python, fs::perms::owner_all);
-  const Outcome to = Ckpt({"convert", Step("left_out", 12), "--to", "dcp", RunDir("left_out_dcp"),
-                           "--names", "huggingface", "--python", python});
-  ASSERT_EQ(to.status, 0) << to.output;
-  EXPECT_EQ(*ReadFile(called), absl::StrCat(updates, "\n"));
+  for (const auto& [run, step, expected] :
+       {std::tuple("left_out", 12, updates), std::tuple("no_steps", 0, size_t{0})}) {
+    const Outcome to =
+        Ckpt({"convert", Step(run, step), "--to", "dcp", absl::StrCat(RunDir(run), "_dcp"),
+              "--names", "huggingface", "--python", python});
+    ASSERT_EQ(to.status, 0) << to.output;
+    EXPECT_EQ(*ReadFile(called), absl::StrCat(expected, "\n"));
+  }
 }
 
 // Its .metadata is a pickle of os.system("touch ..."): the reader runs nothing of it. Nor does it

@@ -41,7 +41,7 @@ TEST_P(DeviceRunTest, ADevicesWayHasTheLossesOfTheLoops) {
           layout.settings);
   const Outcome own = Run(layout.ranks, layout.name + "_cpu", settings);
   ASSERT_EQ(own.status, 0) << own.output;
-  const ScopedVariable libraries("LD_LIBRARY_PATH", PLAYED_NCCL);
+  const ScopedVariable libraries("LD_LIBRARY_PATH", EMULATED_NCCL);
   const Outcome device = Run(
       layout.ranks, layout.name + "_aten",
       And(settings, {"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
@@ -57,7 +57,7 @@ TEST_P(DeviceRunTest, ADevicesWayHasTheLossesOfTheLoops) {
     exposed += row.at("exposed_comm_seconds").get<double>();
   }
   EXPECT_EQ(exposed > 0, layout.ranks > 1);
-  EXPECT_EQ(ReadFile(log).value_or("").find("by NCCL: 16 x played") != std::string::npos,
+  EXPECT_EQ(ReadFile(log).value_or("").find("by NCCL: 16 x emulated") != std::string::npos,
             layout.by_nccl);
 }
 
@@ -99,9 +99,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 // The kernels of NCCL's would wait for the rank that is gone for ever.
 TEST_F(DeviceRunTest, ACollectiveThatDoesNotEndOnTheGpuIsAnError) {
-  const ScopedVariable libraries("LD_LIBRARY_PATH", PLAYED_NCCL);
+  const ScopedVariable libraries("LD_LIBRARY_PATH", EMULATED_NCCL);
   const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "2s");
-  const ScopedVariable stops("PLAYED_NCCL_STOPS_AT", "40");
+  const ScopedVariable stops("EMULATED_NCCL_STOPS_AT", "40");
   const Outcome outcome = Run(2, "stopped",
                               {"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
                                "parallel.collectives=nccl", "train.steps=100000"});
@@ -112,9 +112,9 @@ TEST_F(DeviceRunTest, ACollectiveThatDoesNotEndOnTheGpuIsAnError) {
 
 // That messages between stages are NCCL's, too.
 TEST_F(DeviceRunTest, AMessageThatDoesNotEndOnTheGpuIsAnError) {
-  const ScopedVariable libraries("LD_LIBRARY_PATH", PLAYED_NCCL);
+  const ScopedVariable libraries("LD_LIBRARY_PATH", EMULATED_NCCL);
   const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "2s");
-  const ScopedVariable stops("PLAYED_NCCL_STOPS_AT", "40");
+  const ScopedVariable stops("EMULATED_NCCL_STOPS_AT", "40");
   const Outcome outcome =
       Run(2, "stopped_message",
           {"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",

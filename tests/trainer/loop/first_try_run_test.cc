@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "tests/trainer/loop/train_run.h"
 
 namespace weft::train {
@@ -41,7 +42,9 @@ TEST_F(FirstTryRunTest, APresetTrainsOnMadeUpSentencesWhereThereIsNoData) {
   // What a user reads before the first step: what is not as by default.
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("prefix = \"first/data/made_up\""),
                                     HasSubstr("tensor = 2"), Not(HasSubstr("norm_epsilon"))));
-  outcome = Shell("preset", train + " --set train.steps=4 --resume");
+  // The folder by another spelling.
+  const std::string again = absl::StrReplaceAll(train, {{"--run-dir first", "--run-dir ./first/"}});
+  outcome = Shell("preset", again + " --set train.steps=4 --resume");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("resumed after step 3"));
   // A prefix that somebody named is wanted.

@@ -143,7 +143,7 @@ TEST_F(RecoveryRunTest, ARankThatIsKilledCostsNoStepsThatAllHadDone) {
 // The kernels of NCCL's wait for the rank that is gone, and the host for them: the job ends them
 // when it learns of the loss, and does not wait for collective.timeout.
 TEST_F(RecoveryRunTest, ARankThatIsKilledIsReplacedWhereNcclWaitsForIt) {
-  const ScopedVariable libraries("LD_LIBRARY_PATH", PLAYED_NCCL);
+  const ScopedVariable libraries("LD_LIBRARY_PATH", EMULATED_NCCL);
   const std::vector<std::string> settings =
       Settings({"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
                 "parallel.collectives=nccl", "parallel.pipeline=2", "train.micro_batch=1"});

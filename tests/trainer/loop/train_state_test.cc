@@ -132,7 +132,7 @@ TEST_F(TrainStateTest, Fp16FindsItsLossScaleAndResumesToTheBit) {
 TEST_F(TrainStateTest, StepsThatAreNotFiniteAreLeftOutWhereTheConfigSaysSo) {
   Outcome outcome = Run(2, "skip",
                         {"optimizer.learning_rate=1e30", "optimizer.warmup_steps=0",
-                         "train.steps=6", "train.non_finite=skip"});
+                         "train.steps=6", "train.non_finite=skip", "sample.tokens=0"});
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("left out: step "));
   std::ifstream file(RunDir("skip") + "/metrics.jsonl");

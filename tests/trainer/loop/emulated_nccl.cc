@@ -1,10 +1,10 @@
-// libweft-cuda.so as a test plays it: the "GPU's" memory is the process's own, streams are threads
-// that do what they are given in order and later, and NCCL's ranks are processes of this host that
-// meet in shared memory. What the engine reads before it has waited is not there yet.
+// An emulated libweft-cuda.so: the "GPU's" memory is the process's own, streams are threads that do
+// what they are given in order and later, and NCCL's ranks are processes of this host that meet in
+// shared memory. What the engine reads before it has waited is not there yet.
 //
 // Events and the default stream (null) follow CUDA: a stream waits for what was recorded when it
 // was told to. Reductions know float32; what only moves knows every type. With
-// PLAYED_NCCL_STOPS_AT=N, the Nth collective of rank 1 of a group, and what follows, never ends.
+// EMULATED_NCCL_STOPS_AT=N, the Nth collective of rank 1 of a group, and what follows, never ends.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -106,7 +106,7 @@ struct WeftNcclCommunicator {
   int calls = 0;
 
   void Count() {
-    const char* at = std::getenv("PLAYED_NCCL_STOPS_AT");
+    const char* at = std::getenv("EMULATED_NCCL_STOPS_AT");
     if (rank == 1 && at != nullptr && ++calls == std::atoi(at)) stops = true;
   }
 
@@ -250,8 +250,8 @@ int Exchange(WeftNcclCommunicator* group, const void* input, const size_t* input
 int UniqueId(uint8_t* id) {
   static std::atomic<int> number = 0;
   std::memset(id, 0, kWeftNcclIdBytes);
-  std::snprintf(reinterpret_cast<char*>(id), kWeftNcclIdBytes, "/weft-played-nccl-%d-%d", getpid(),
-                ++number);
+  std::snprintf(reinterpret_cast<char*>(id), kWeftNcclIdBytes, "/weft-emulated-nccl-%d-%d",
+                getpid(), ++number);
   return 0;
 }
 
@@ -308,7 +308,7 @@ WeftDeviceTable Table() {
   t.DeviceCount = [](int* count) { return (*count = kRanksMax), 0; };
   t.SetDevice = [](int) { return 0; };
   t.DeviceName = [](int, char* name, size_t size) {
-    return std::snprintf(name, size, "played"), 0;
+    return std::snprintf(name, size, "emulated"), 0;
   };
   t.Allocate = [](void** memory, size_t size) { return (*memory = std::malloc(size)), 0; };
   t.Free = [](void* memory) { return std::free(memory), 0; };
