@@ -9,12 +9,12 @@
 namespace weft::collectives {
 
 void EndpointImpl::Seek(Group& group, int peer, uint32_t tag) {
-  Notify(*group.peers[static_cast<size_t>(peer)],
-         Pack(kSeek, group.id, tag, group.any_source.received(peer, tag)));
+  links_.Notify(*group.peers[static_cast<size_t>(peer)],
+                Pack(kSeek, group.id, tag, group.any_source.received(peer, tag)));
 }
 
 void EndpointImpl::Offer(Group& group, int peer, uint32_t tag, uint32_t known) {
-  Notify(*group.peers[static_cast<size_t>(peer)], Pack(kOffer, group.id, tag, known));
+  links_.Notify(*group.peers[static_cast<size_t>(peer)], Pack(kOffer, group.id, tag, known));
 }
 
 void EndpointImpl::HandleAnySource(Peer& from, bool offer, uint32_t group_id, uint32_t tag,

@@ -1,6 +1,5 @@
 #include "collectives/buffer_check.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/file_descriptor.h"
+#include "base/memory_file.h"
 #include "base/status.h"
 
 namespace weft::collectives {
@@ -21,7 +21,7 @@ constexpr size_t kWindowBytes = 256 << 10;
 // it came.
 class Window {
  public:
-  Window() : file_(memfd_create("weft-verify-buffers", MFD_CLOEXEC)), bytes_(kWindowBytes) {}
+  Window() : file_(MakeMemoryFile("weft-verify-buffers")), bytes_(kWindowBytes) {}
   bool ok() const { return file_.get() >= 0; }
 
   // The first of `bytes` bytes at `memory` that differs from `expected` or is gone; `bytes`: none.

@@ -54,6 +54,14 @@ std::unique_ptr<BufferCheck> CheckOf(const CollectiveSpec& spec, const void* inp
       BufferOf(output, OutputLength(spec), spec.output_counts, spec.output_offsets, element));
 }
 
+// Whether a rank may be done with a call once it has sent what it has to. It would not learn then
+// that another rank calls differently, if its messages went before their receives: with a root, or
+// where parts are empty, ranks need something of some others only. (AllToAllV sends empty parts.)
+bool MayOnlySend(const CollectiveSpec& spec) {
+  if (spec.kind != CollectiveKind::kAllGatherV) return HasRoot(spec.kind);
+  return std::count(spec.output_counts.begin(), spec.output_counts.end(), 0) > 0;
+}
+
 // What a call ends with where its output is more than caches hold: what is written around them then
 // costs two thirds of the memory traffic, and nobody finds the beginning of it in them anyway.
 net::ReduceFn StreamFor(CollectiveKind kind, size_t output_bytes, DataType type, ReduceOp op) {
@@ -176,8 +184,8 @@ class CommunicatorImpl final : public Communicator {
   absl::StatusOr<std::shared_ptr<PlanEntry>> PlanFor(CollectiveSpec&& spec, size_t element);
   // Fails the group if a rank that is needed has left. A collective needs all ranks but those that
   // have finished it, a message only the rank that it is for (>= 0) or any of them: one that has
-  // finished stops no message between the others.
-  absl::Status Usable(int peer = kAllRanks);
+  // finished stops no message between the others, and what it sent ahead can still be received.
+  absl::Status Usable(int peer = kAllRanks, bool sends = true);
 
   std::shared_ptr<EndpointImpl> endpoint_;
   std::shared_ptr<Group> group_;
@@ -236,7 +244,7 @@ absl::StatusOr<std::shared_ptr<PlanEntry>> CommunicatorImpl::PlanFor(CollectiveS
   return entry;
 }
 
-absl::Status CommunicatorImpl::Usable(int peer) {
+absl::Status CommunicatorImpl::Usable(int peer, bool sends) {
   absl::Status departure;
   {
     std::lock_guard<std::mutex> lock(group_->mutex);
@@ -246,6 +254,7 @@ absl::Status CommunicatorImpl::Usable(int peer) {
       if (peer == kAnyRank && some_are_there) break;
       if (peer == kAllRanks && group_->HasFinished(rank, group_->next_sequence)) continue;
       if (peer >= 0 && group_->ranks[static_cast<size_t>(peer)] != rank) continue;
+      if (peer >= 0 && !sends && group_->left[static_cast<size_t>(peer)].has_value()) continue;
       departure = gone;
       break;
     }
@@ -307,9 +316,7 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
                         .stream = StreamFor(entry.spec.kind, output_length * element, type, op),
                         .reduce_all = Reduces(entry.spec.kind) ? ReduceAllFor(type, op) : nullptr,
                         .scale = ScaleFor(type),
-                        // Every rank of the others needs something of every other one. With a root
-                        // some only send: they would not learn that another rank calls differently.
-                        .sends_wait = HasRoot(entry.spec.kind),
+                        .sends_wait = MayOnlySend(entry.spec),
                         .key = {LinkTag(group_->id, sequence, /*is_message=*/false), entry.check},
                         .group = group_->peers};
   auto work = std::make_shared<CollectiveWork>(endpoint_.get(), group_, start_ns,
@@ -375,7 +382,9 @@ WorkPtr CommunicatorImpl::Message(bool sends, void* data, size_t bytes, GroupRan
     return Finished(absl::InvalidArgumentError("send or receive: the buffer is null"));
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  if (absl::Status status = Usable(peer.value()); !status.ok()) return Finished(std::move(status));
+  if (absl::Status status = Usable(peer.value(), sends); !status.ok()) {
+    return Finished(std::move(status));
+  }
   auto work = std::make_shared<MessageWork>(endpoint_.get(), group_, start_ns, sends, data, bytes,
                                             peer.value(), tag);
   work->priority = priority_.load(std::memory_order_relaxed);

@@ -245,9 +245,9 @@ void EndpointImpl::TellFailure(const Group& group, const absl::Status& verdict,
   for (size_t r = 0; r < group.peers.size(); ++r) {
     Peer* peer = group.peers[r];
     if (peer == nullptr || peer == told_by) continue;
-    if (told_by == nullptr || link_is_held(r)) Notify(*peer, notice);
+    if (told_by == nullptr || link_is_held(r)) links_.Notify(*peer, notice);
   }
-  FlushNotices();
+  links_.FlushNotices(now_ns_);
 }
 
 void EndpointImpl::CloseLinksOf(Operation& operation) {
@@ -296,6 +296,13 @@ absl::Status EndpointImpl::Left(const Operation& operation, size_t peer) {
                      {.scope = FailureScope::kConnection, .rank = rank});
 }
 
+bool EndpointImpl::MayHaveSentAhead(Group& group, size_t peer) {
+  const net::ReceiveLink* link = group.peers[peer]->receive.get();
+  if (link == nullptr || !link->status().ok()) return false;
+  std::lock_guard<std::mutex> lock(group.mutex);
+  return group.left[peer].has_value();
+}
+
 void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
   Group& group = operation.group();
   for (size_t r = 0; r < group.peers.size(); ++r) {
@@ -313,8 +320,8 @@ void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
       FailGroup(group, left, now_ns, absl::Milliseconds(100));
       return;
     }
-    if (peer->gone.ok()) continue;
-    if (IsParting(*peer, now_ns)) continue;
+    if (peer->gone.ok() || PeerLinks::IsParting(*peer, now_ns)) continue;
+    if (MayHaveSentAhead(group, r)) continue;
     FailGroup(group, peer->gone, now_ns, absl::Milliseconds(100));
     return;
   }
@@ -370,7 +377,7 @@ void EndpointImpl::Ask(Operation& operation, int64_t now_ns, bool of_all) {
   operation.diagnosis->asked_ns = now_ns;
   for (size_t r = 0; r < group.peers.size(); ++r) {
     if (!IsAsked(operation, r) || HasCalled(operation, r)) continue;
-    Notify(*group.peers[r], Pack(kAsk, group.id, operation.sequence(), 0));
+    links_.Notify(*group.peers[r], Pack(kAsk, group.id, operation.sequence(), 0));
   }
 }
 
@@ -381,7 +388,7 @@ void EndpointImpl::Answer(Peer& peer, uint32_t group_id, uint32_t sequence) {
     std::lock_guard<std::mutex> lock(group->mutex);
     state = StateOf(*group, sequence, text);
   }
-  Notify(peer, Pack(kAnswer, group_id, sequence, state, text));
+  links_.Notify(peer, Pack(kAnswer, group_id, sequence, state, text));
 }
 
 void EndpointImpl::HandleNotice(Peer& peer, absl::string_view bytes) {
@@ -424,35 +431,6 @@ void EndpointImpl::HandleNotice(Peer& peer, absl::string_view bytes) {
                       ? static_cast<uint32_t>(std::strtoul(text.c_str(), nullptr, 10))
                       : 0;
   }
-}
-
-void EndpointImpl::Notify(Peer& peer, std::string notice) {
-  if (!peer.gone.ok()) return;
-  peer.notices.push_back(std::move(notice));
-  notices_waiting_ = true;
-}
-
-bool EndpointImpl::FlushNotices() {
-  bool moved = false;
-  notices_waiting_ = false;
-  for (Peer& peer : peers_) {
-    while (!peer.notices.empty()) {
-      if (!peer.gone.ok()) {
-        peer.notices.clear();
-        break;
-      }
-      net::Link* link = peer.send.get();
-      if (link == nullptr) link = peer.receive.get();
-      if (link == nullptr) link = SendTo(peer);
-      if (link == nullptr || link->PostNotice(peer.notices.front()) == net::Posted::kNotYet) {
-        notices_waiting_ = true;
-        break;
-      }
-      peer.notices.pop_front();
-      moved = true;
-    }
-  }
-  return moved;
 }
 
 void EndpointImpl::Abort(const std::shared_ptr<Group>& group, absl::Status reason, bool says) {

@@ -1,4 +1,3 @@
-// The endpoint's part of drain.h; by the driver.
 #include "collectives/drain.h"
 
 #include <algorithm>
@@ -38,6 +37,48 @@ void FinishedCalls::Add(uint32_t sequence) {
   }
 }
 
+void Fillers::Match(Peer& peer, uint64_t tag, PostedCount theirs, PostedCount mine) {
+  PostedCount& filled = filled_[{tag, peer.rank}];
+  // Signed, as there may be more of this side's, for which it asks the peer itself.
+  const auto sends = static_cast<int32_t>(theirs.receives - mine.sends - filled.sends);
+  const auto receives = static_cast<int32_t>(theirs.sends - mine.receives - filled.receives);
+  if (sends > kFillersMax || receives > kFillersMax) return;  // it closes the link after kDrainNs
+  for (int32_t i = 0; i < sends; ++i) under_way_.push_back({&peer, true, tag});
+  for (int32_t i = 0; i < receives; ++i) under_way_.push_back({&peer, false, tag});
+  filled.sends += static_cast<uint32_t>(std::max(sends, 0));
+  filled.receives += static_cast<uint32_t>(std::max(receives, 0));
+}
+
+bool Fillers::Post() {
+  bool moved = false;
+  for (Filler& filler : under_way_) {
+    if (filler.is_posted || !filler.peer->gone.ok()) continue;
+    const net::MessageKey key{filler.tag, kFillerCheck};
+    net::Posted posted = net::Posted::kNotYet;
+    if (filler.sends && filler.peer->send != nullptr) {
+      posted = filler.peer->send->PostSend(key, net::RegionView(), filler.request.get());
+    } else if (!filler.sends && filler.peer->receive != nullptr) {
+      posted = filler.peer->receive->PostReceive(key, {}, filler.request.get());
+    }
+    filler.is_posted = posted == net::Posted::kAccepted;
+    moved |= filler.is_posted;
+  }
+  const size_t before = under_way_.size();
+  under_way_.erase(std::remove_if(under_way_.begin(), under_way_.end(),
+                                  [](const Filler& filler) {
+                                    return filler.is_posted ? filler.request->done()
+                                                            : !filler.peer->gone.ok();
+                                  }),
+                   under_way_.end());
+  return moved || under_way_.size() < before;
+}
+
+void Fillers::Drop(const Peer& peer) {
+  std::erase_if(under_way_, [&](const Filler& filler) { return filler.peer == &peer; });
+}
+
+// ---- The endpoint's part; by the driver.
+
 void EndpointImpl::KeepAccount(Operation& operation) {
   if (!operation.has_sequence() || !operation.has_begun) return;
   Group& group = operation.group();
@@ -58,11 +99,11 @@ void EndpointImpl::AskToDrain(const Group& group) {
     for (size_t r = 0; r < group.peers.size(); ++r) {
       Peer* peer = group.peers[r];
       if (peer == nullptr || !operation->Holds(static_cast<int>(r))) continue;
-      Notify(*peer, Pack(kDrain, group.id, number, is_message ? 1 : 0,
-                         operation->Posted(static_cast<int>(r)).ToText()));
+      links_.Notify(*peer, Pack(kDrain, group.id, number, is_message ? 1 : 0,
+                                operation->Posted(static_cast<int>(r)).ToText()));
     }
   }
-  FlushNotices();
+  links_.FlushNotices(now_ns_);
 }
 
 std::optional<PostedCount> EndpointImpl::PostedWith(Group& group, const Peer& peer, uint32_t number,
@@ -99,41 +140,8 @@ void EndpointImpl::HandleDrain(Peer& peer, uint32_t group_id, uint32_t number, b
   std::optional<PostedCount> mine = PostedCount();
   if (group != nullptr) mine = PostedWith(*group, peer, number, is_message);
   if (!mine.has_value()) return;
-  const uint64_t tag = LinkTag(group_id, number, is_message);
-  PostedCount& filled = filled_[{tag, peer.rank}];
-  // Signed, as there may be more of this side's, for which it asks the peer itself.
-  const auto sends = static_cast<int32_t>(theirs.receives - mine->sends - filled.sends);
-  const auto receives = static_cast<int32_t>(theirs.sends - mine->receives - filled.receives);
-  if (sends > kFillersMax || receives > kFillersMax) return;  // it closes the link after kDrainNs
-  for (int32_t i = 0; i < sends; ++i) fillers_.push_back({&peer, true, tag});
-  for (int32_t i = 0; i < receives; ++i) fillers_.push_back({&peer, false, tag});
-  filled.sends += static_cast<uint32_t>(std::max(sends, 0));
-  filled.receives += static_cast<uint32_t>(std::max(receives, 0));
-  PostFillers();
-}
-
-bool EndpointImpl::PostFillers() {
-  bool moved = false;
-  for (Filler& filler : fillers_) {
-    if (filler.is_posted || !filler.peer->gone.ok()) continue;
-    const net::MessageKey key{filler.tag, kFillerCheck};
-    net::Posted posted = net::Posted::kNotYet;
-    if (filler.sends && filler.peer->send != nullptr) {
-      posted = filler.peer->send->PostSend(key, net::RegionView(), filler.request.get());
-    } else if (!filler.sends && filler.peer->receive != nullptr) {
-      posted = filler.peer->receive->PostReceive(key, {}, filler.request.get());
-    }
-    filler.is_posted = posted == net::Posted::kAccepted;
-    moved |= filler.is_posted;
-  }
-  const size_t before = fillers_.size();
-  fillers_.erase(std::remove_if(fillers_.begin(), fillers_.end(),
-                                [](const Filler& filler) {
-                                  return filler.is_posted ? filler.request->done()
-                                                          : !filler.peer->gone.ok();
-                                }),
-                 fillers_.end());
-  return moved || fillers_.size() < before;
+  fillers_.Match(peer, LinkTag(group_id, number, is_message), theirs, *mine);
+  fillers_.Post();
 }
 
 }  // namespace weft::collectives

@@ -18,11 +18,15 @@
 #define WEFT_COLLECTIVES_DRAIN_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/ids.h"
 #include "collectives/tag_counts.h"
 #include "net/transport.h"
 
@@ -63,13 +67,29 @@ class FinishedCalls {
 
 struct Peer;
 
-// A request that matches one of a peer which nothing else will match.
-struct Filler {
-  Peer* peer = nullptr;
-  bool sends = false;
-  uint64_t tag = 0;
-  bool is_posted = false;
-  std::unique_ptr<net::Request> request = std::make_unique<net::Request>();
+// Requests that match those of peers which nothing else will match. They go after the links.
+class Fillers {
+ public:
+  // The peer has posted `theirs` at a tag, and this side `mine`: fills up what is missing here.
+  void Match(Peer& peer, uint64_t tag, PostedCount theirs, PostedCount mine);
+  // As far as links take them. True if anything moved.
+  bool Post();
+  // The peer's links are closed.
+  void Drop(const Peer& peer);
+  bool empty() const { return under_way_.empty(); }
+  // Tags of the epoch before do not come again.
+  void BeginEpoch() { filled_.clear(); }
+
+ private:
+  struct Filler {
+    Peer* peer = nullptr;
+    bool sends = false;
+    uint64_t tag = 0;
+    bool is_posted = false;
+    std::unique_ptr<net::Request> request = std::make_unique<net::Request>();
+  };
+  std::map<std::pair<uint64_t, Rank>, PostedCount> filled_;  // by tag and peer
+  std::vector<Filler> under_way_;
 };
 
 }  // namespace weft::collectives

@@ -1,4 +1,4 @@
-// How an endpoint opens: the job's secret, transports, what the ranks know of each other.
+// How an endpoint opens: the job's secret, links, what the ranks know of each other.
 #include "collectives/endpoint.h"
 
 #include <sys/random.h>
@@ -87,8 +87,6 @@ absl::Status EndpointImpl::Open() {
     WEFT_ASSIGN_OR_RETURN(options_.host, ThisHost());
   }
   recorder_ = Recorder(options_.settings, options_.job, options_.rank.value(), options_.world_size);
-  peers_.resize(static_cast<size_t>(options_.world_size));
-  for (int r = 0; r < options_.world_size; ++r) peers_[static_cast<size_t>(r)].rank = Rank(r);
   WEFT_RETURN_IF_ERROR(driver_.Open());
   WEFT_ASSIGN_OR_RETURN(group_settings_, GroupSettings::From(options_.settings));
   WEFT_ASSIGN_OR_RETURN(
@@ -99,9 +97,9 @@ absl::Status EndpointImpl::Open() {
     WEFT_ASSIGN_OR_RETURN(own.costs, planner::LoadTable(options_.settings, JobCores()));
   }
   const int64_t start_ns = SystemClock::Nanoseconds();
+  if (options_.world_size > 1) WEFT_RETURN_IF_ERROR(AgreeOnSecret());
+  WEFT_RETURN_IF_ERROR(links_.Open(options_));
   if (options_.world_size > 1) {
-    WEFT_RETURN_IF_ERROR(AgreeOnSecret());
-    WEFT_RETURN_IF_ERROR(OpenTransports());
     // A plan that cannot be read has been refused by the transports that need it.
     if (auto planned = planner::PlannedPeers::Load(options_.settings); planned.ok()) {
       planned_ = *std::move(planned);
@@ -114,9 +112,9 @@ absl::Status EndpointImpl::Open() {
     start_phases_ = {{"transports", absl::Nanoseconds(open_ns - start_ns)},
                      {"exchange", absl::Nanoseconds(SystemClock::Nanoseconds() - open_ns)}};
   }
-  const auto ranks_here = std::count_if(peers_.begin(), peers_.end(), [this](const Peer& peer) {
-    return host(peer.rank) == host(rank());
-  });
+  const auto ranks_here =
+      std::count_if(links_.peers().begin(), links_.peers().end(),
+                    [this](const Peer& peer) { return host(peer.rank) == host(rank()); });
   if (options_.world_size > 1) {
     // A rank that spins while ranks outnumber cores keeps the rank that it waits for from running.
     const bool may_spin = ranks_here <= JobCores();
@@ -174,63 +172,26 @@ absl::Status EndpointImpl::AgreeOnSecret() {
   return absl::OkStatus();
 }
 
-absl::Status EndpointImpl::OpenTransports() {
-  const std::string& wanted = options_.settings.Text("transport");
-  const std::pair<net::TransportKind, const char*> kinds[kTransportsMax] = {
-      {net::TransportKind::kShm, "shm"},
-      wanted == "ucx"         ? std::pair(net::TransportKind::kUcx, "ucx")
-      : wanted == "verbs"     ? std::pair(net::TransportKind::kVerbs, "verbs")
-      : wanted == "multipath" ? std::pair(net::TransportKind::kMultipath, "multipath")
-                              : std::pair(net::TransportKind::kTcp, "tcp")};
-  for (int t = 0; t < kTransportsMax; ++t) {
-    if (wanted != "auto" && wanted != kinds[t].second) continue;
-    net::TransportOptions options;
-    options.self = options_.rank;
-    options.world_size = options_.world_size;
-    options.secret = options_.secret;
-    options.events = this;
-    options.settings = options_.settings;
-    if (options_.rejoins) {
-      // Links outlive what was done over them (drain.h): nothing of it may wait in them.
-      WEFT_RETURN_IF_ERROR(options.settings.Set("shm.eager_max", "0", "ranks that are replaced"));
-    }
-    options.peers_listen = true;  // before their records say where
-    WEFT_ASSIGN_OR_RETURN(transports_[t], net::CreateTransport(kinds[t].first, options));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status EndpointImpl::LearnRanks(RankDirectory::Own own) {
-  for (int t = 0; t < kTransportsMax; ++t) {
-    if (transports_[t] != nullptr) own.addresses[t] = transports_[t]->address();
+  for (size_t t = 0; t < links_.transports().size(); ++t) {
+    const auto& transport = links_.transports()[t];
+    if (transport != nullptr) own.addresses[t] = transport->address();
   }
   WEFT_ASSIGN_OR_RETURN(
       RankDirectory::Addresses addresses,
       directory_.Exchange(options_, std::move(own),
                           [this](Rank rank, absl::StatusOr<std::string> address) {
                             driver_.Post([this, rank, address = std::move(address)] {
-                              Peer& peer = peers_[rank.index()];
+                              Peer& peer = links_.of(rank);
                               if (address.ok()) peer.address = *address;
-                              if (!address.ok() && peer.gone.ok()) MarkGone(peer, address.status());
+                              if (address.ok() || !peer.gone.ok()) return;
+                              links_.MarkGone(peer, address.status(), now_ns_);
                             });
                           }));
-  for (auto& [rank, address] : addresses) peers_[rank.index()].address = std::move(address);
-  return UseTransports();
-}
-
-// Closes the transport that nobody is reached by.
-absl::Status EndpointImpl::UseTransports() {
-  bool used[kTransportsMax] = {};
-  for (Peer& peer : peers_) {
-    if (peer.rank == options_.rank) continue;
-    peer.transport = directory_.transport(peer.rank);
-    used[peer.transport] = true;
-  }
-  for (int t = 0; t < kTransportsMax; ++t) {
-    // Where ranks are replaced, one may come on another host.
-    if (!used[t] && !options_.rejoins) transports_[t].reset();
-    if (transports_[t] == nullptr) continue;
-    WEFT_RETURN_IF_ERROR(driver_.Watch(transports_[t]->wait_fd()));
+  for (auto& [rank, address] : addresses) links_.of(rank).address = std::move(address);
+  links_.Use([this](Rank rank) { return directory_.transport(rank); });
+  for (const auto& transport : links_.transports()) {
+    if (transport != nullptr) WEFT_RETURN_IF_ERROR(driver_.Watch(transport->wait_fd()));
   }
   return absl::OkStatus();
 }

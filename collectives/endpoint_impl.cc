@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "collectives/keep_registered.h"
 #include "net/shm/shared_memory.h"
@@ -27,46 +26,24 @@ EndpointImpl::~EndpointImpl() {
   }
   directory_.StopLookingUp();
   active_.clear();
-  closed_.clear();
-  peers_.clear();
-  fillers_.clear();
-  for (auto& transport : transports_) transport.reset();
+  links_.Close();
 }
 
 std::string EndpointImpl::Describe() const {
   std::string text;
-  driver_.Run([&] {
-    for (const Peer& peer : peers_) {
-      for (const net::Link* link : {static_cast<const net::Link*>(peer.send.get()),
-                                    static_cast<const net::Link*>(peer.receive.get())}) {
-        if (link == nullptr) continue;
-        const bool sends = link == peer.send.get();
-        absl::StrAppend(&text, "rank ", (sends ? rank() : peer.rank).value(), " -> ",
-                        (sends ? peer.rank : rank()).value(), ": ", link->Describe(), "\n");
-      }
-      if (!peer.gone.ok()) {
-        absl::StrAppend(&text, "rank ", peer.rank.value(), ": ", peer.gone.message(), "\n");
-      }
-    }
-    absl::StrAppend(&text, priorities_.Describe());
-  });
+  driver_.Run([&] { text = absl::StrCat(links_.Describe(), priorities_.Describe()); });
   return text;
 }
 
 std::vector<Endpoint::LinkCounters> EndpointImpl::Counters() const {
   std::vector<LinkCounters> out;
-  driver_.Run([&] {
-    for (const Peer& peer : peers_) {
-      if (peer.send != nullptr) out.push_back({peer.rank, true, peer.send->Counters()});
-      if (peer.receive != nullptr) out.push_back({peer.rank, false, peer.receive->Counters()});
-    }
-  });
+  driver_.Run([&] { out = links_.Counters(); });
   return out;
 }
 
 Rejoinable::LinkTotals EndpointImpl::links_made() const {
   LinkTotals totals;
-  driver_.Run([&] { totals = links_made_; });
+  driver_.Run([&] { totals = links_.made(); });
   return totals;
 }
 
@@ -79,28 +56,12 @@ void EndpointImpl::Start(std::shared_ptr<Operation> operation) {
 
 // ---- Turns
 
-bool EndpointImpl::PrepareWait() {
-  bool quiet = true;
-  for (auto& transport : transports_) {
-    if (transport != nullptr && !transport->PrepareWait()) quiet = false;
-  }
-  return quiet;
-}
+bool EndpointImpl::PrepareWait() { return links_.PrepareWait(); }
 
-void EndpointImpl::FinishWait() {
-  for (auto& transport : transports_) {
-    if (transport != nullptr) transport->FinishWait();
-  }
-}
+void EndpointImpl::FinishWait() { links_.FinishWait(); }
 
 int64_t EndpointImpl::NextDeadline() const {
-  int64_t deadline = active_.empty() ? INT64_MAX : examine_ns_;
-  for (const auto& transport : transports_) {
-    if (transport == nullptr) continue;
-    const absl::Time next = transport->NextDeadline();
-    if (next < absl::InfiniteFuture()) deadline = std::min(deadline, absl::ToUnixNanos(next));
-  }
-  return deadline;
+  return std::min(active_.empty() ? INT64_MAX : examine_ns_, links_.NextDeadline());
 }
 
 bool EndpointImpl::TakeInbox(int64_t now_ns) {
@@ -127,29 +88,24 @@ bool EndpointImpl::Turn(int64_t now_ns) {
   now_ns_ = std::max(now_ns, now_ns_);
   ++turn_;
   bool moved = false;
-  const absl::Time now = absl::FromUnixNanos(now_ns_);
   if (TakeInbox(now_ns_)) moved |= AdvanceAll(now_ns_);  // posted before bytes are moved
-  for (auto& transport : transports_) {
-    if (transport != nullptr && transport->Progress(now)) moved = true;
-  }
-  closed_.clear();
+  moved |= links_.Progress(now_ns_);
   registrations_.DropGone();
   // Before operations see which links broke: a rank that leaves because of a failure tells why
   // first.
-  if (!heard_.empty()) {
+  for (const auto& [rank, bytes] : links_.TakeHeard()) {
     moved = true;
-    auto heard = std::exchange(heard_, {});
-    for (auto& [rank, bytes] : heard) HandleNotice(peers_[static_cast<size_t>(rank)], bytes);
+    HandleNotice(links_.of(rank), bytes);
   }
-  if (!parting_.empty()) PublishDepartures(now_ns_);
+  for (const Peer* peer : links_.TakeDeparted(now_ns_)) groups_.Depart(peer->rank, peer->gone);
   moved |= AdvanceAll(now_ns_);
-  if (!fillers_.empty()) moved |= PostFillers();
-  if (notices_waiting_) moved |= FlushNotices();
+  if (!fillers_.empty()) moved |= fillers_.Post();
+  if (links_.notices_waiting()) moved |= links_.FlushNotices(now_ns_);
   if (!active_.empty() && now_ns_ >= examine_ns_) {
     examine_ns_ = now_ns_ + kExaminePeriodNs;
     Examine(now_ns_);
   }
-  recorder_.Sample(peers_, transports_, now_ns_);
+  recorder_.Sample(links_.peers(), links_.transports(), now_ns_);
   return moved;
 }
 
@@ -202,20 +158,7 @@ void EndpointImpl::Conclude(Operation& operation, int64_t now_ns) {
   operation.Finish(operation.verdict, std::max(end_ns, now_ns));
 }
 
-// ---- Peers and events
-
-net::SendLink* EndpointImpl::SendTo(Peer& peer) {
-  if (peer.send == nullptr && peer.gone.ok()) {
-    if (peer.address.empty()) {
-      if (!std::exchange(peer.sought, true)) directory_.LookUp(peer.rank);
-      return nullptr;
-    }
-    ++links_made_.opened;
-    peer.send =
-        transports_[peer.transport]->Connect(peer.address, peer.rank, absl::FromUnixNanos(now_ns_));
-  }
-  return peer.send.get();
-}
+// ---- Memory
 
 std::shared_ptr<std::byte> EndpointImpl::Allocate(size_t bytes) {
   return net::shm::AllocateMemory(bytes);
@@ -238,18 +181,7 @@ std::shared_ptr<void> EndpointImpl::Keep(const std::shared_ptr<Endpoint>& self, 
 }
 
 absl::StatusOr<net::Region> EndpointImpl::Register(int transport, void* data, size_t size) {
-  return registrations_.Register(*transports_[transport], transport, data, size);
-}
-
-void EndpointImpl::OnAccepted(std::unique_ptr<net::ReceiveLink> link) {
-  Peer& peer = peers_[link->peer().index()];
-  ++links_made_.accepted;
-  if (peer.receive != nullptr) closed_.push_back(std::move(peer.receive));
-  peer.receive = std::move(link);
-}
-
-void EndpointImpl::OnNotice(net::Link& link, absl::string_view bytes) {
-  heard_.emplace_back(link.peer().value(), std::string(bytes));
+  return registrations_.Register(links_.transport(transport), transport, data, size);
 }
 
 }  // namespace weft::collectives

@@ -1,15 +1,16 @@
-// The endpoint's engine: it opens what this rank reaches the others by, moves bytes and advances
-// operations, in turns that ProgressDriver gives to one thread at a time. What needs no links is in
-// classes of its own:
+// The endpoint's engine: it moves bytes and advances operations, in turns that ProgressDriver gives
+// to one thread at a time. What stands alone is in classes of its own:
 //
 //   ProgressDriver     which thread drives
+//   PeerLinks          links to the other ranks, and notices
 //   RankDirectory      what is known of the other ranks
 //   GroupRegistry      which groups there are
 //   KeptRegistrations  whose memory stays registered with NICs
 //   Priorities         which operation goes first
+//   Fillers            what clears links of a group that has failed
 //   Recorder           what records and traces say
 //
-// What is left here works on peers, their links and the operations under way, in files by idea:
+// What is left here works on the operations under way and their groups, in files by idea:
 // endpoint.cc opens, endpoint_impl.cc takes turns, membership.cc is about who joins, leaves and
 // departs, diagnosis.cc about what goes wrong, drain.cc about links that outlive a failed group,
 // any_source.cc about receives from any rank.
@@ -32,6 +33,7 @@
 #include "collectives/group_settings.h"
 #include "collectives/kept_registrations.h"
 #include "collectives/operation.h"
+#include "collectives/peer_links.h"
 #include "collectives/peers.h"
 #include "collectives/planner/planned_peers.h"
 #include "collectives/priorities.h"
@@ -45,8 +47,7 @@ namespace weft::collectives {
 class EndpointImpl final : public Endpoint,
                            public Rejoinable,
                            public Peers,
-                           private ProgressEngine,
-                           private net::TransportEvents {
+                           private ProgressEngine {
  public:
   explicit EndpointImpl(RejoinableOptions options);
   ~EndpointImpl() override;
@@ -97,10 +98,10 @@ class EndpointImpl final : public Endpoint,
   std::shared_ptr<void> Keep(const std::shared_ptr<Endpoint>& self, void* data, size_t bytes);
 
   // ---- Peers.
-  net::SendLink* SendTo(Peer& peer) override;
+  net::SendLink* SendTo(Peer& peer) override { return links_.SendTo(peer, now_ns_); }
   absl::StatusOr<net::Region> Register(int transport, void* data, size_t size) override;
   bool KeepsRegistrations(int transport) const override {
-    return KeptRegistrations::Serves(*transports_[transport]);
+    return KeptRegistrations::Serves(links_.transport(transport));
   }
   void Seek(Group& group, int peer, uint32_t tag) override;
   void Offer(Group& group, int peer, uint32_t tag, uint32_t known) override;
@@ -109,9 +110,7 @@ class EndpointImpl final : public Endpoint,
   // ---- endpoint.cc: opening.
   absl::StatusOr<CpuSet> CpusOfProgress(int ranks_here) const;
   absl::Status AgreeOnSecret();
-  absl::Status OpenTransports();
   absl::Status LearnRanks(RankDirectory::Own own);
-  absl::Status UseTransports();
 
   // ---- ProgressEngine: turns; by the driver.
   bool Turn(int64_t now_ns) override;
@@ -137,22 +136,19 @@ class EndpointImpl final : public Endpoint,
   void ExamineOne(Operation& operation, int64_t now_ns);
   // Unavailable: group rank `peer` has left without having called this collective.
   static absl::Status Left(const Operation& operation, size_t peer);
+  // Whether group rank `peer`, which has left, may have sent messages before their receives: its
+  // link stands until these are taken.
+  static bool MayHaveSentAhead(Group& group, size_t peer);
   void Ask(Operation& operation, int64_t now_ns, bool of_all);  // the ranks: Diagnosis::of_all
   void Answer(Peer& peer, uint32_t group_id, uint32_t sequence);
   void HandleNotice(Peer& peer, absl::string_view bytes);
-  void Notify(Peer& peer, std::string notice);  // nothing where it is gone
-  bool FlushNotices();
-  void MarkGone(Peer& peer, absl::Status why);
 
   // ---- membership.cc; by the driver, but for what shrinks.
-  // Whether what it sent before it went may yet come.
-  static bool IsParting(const Peer& peer, int64_t now_ns);
   void SayGoodbye(Group& group);
   // Once the group has failed: returns when its works have ended, which notices that must leave
   // before their links are closed delay for a bounded time (CloseLinksOf). Not by the driver.
   void EndWorks(Group& group);
   void HandleGoodbye(Peer& peer, uint32_t group_id, uint32_t next);
-  void PublishDepartures(int64_t now_ns);
   // Whether the group is healthy on all survivors.
   absl::StatusOr<bool> MeetSurvivors(Group& group, absl::string_view key,
                                      const std::vector<int>& kept, bool healthy);
@@ -167,15 +163,9 @@ class EndpointImpl final : public Endpoint,
                                         bool is_message);
   void HandleDrain(Peer& peer, uint32_t group_id, uint32_t number, bool is_message,
                    absl::string_view text);
-  bool PostFillers();
 
   // ---- any_source.cc; by the driver.
   void HandleAnySource(Peer& from, bool offer, uint32_t group_id, uint32_t tag, uint32_t known);
-
-  // ---- TransportEvents, from within Turn.
-  void OnAccepted(std::unique_ptr<net::ReceiveLink> link) override;
-  void OnNotice(net::Link& link, absl::string_view bytes) override;
-  void OnBroken(net::Link& link, const absl::Status& status) override;
 
   RejoinableOptions options_;       // (c)
   GroupSettings group_settings_;    // (c)
@@ -183,26 +173,17 @@ class EndpointImpl final : public Endpoint,
   Recorder recorder_;               // its calls say by whom
   StartPhases start_phases_;        // (c)
 
-  // Before links: these go after them.
-  std::unique_ptr<net::Transport> transports_[kTransportsMax];  // (d)
-  KeptRegistrations registrations_;                             // (d)
-  std::vector<Peer> peers_;                                     // (d), by rank of the job
-  std::vector<std::unique_ptr<net::Link>> closed_;              // (d), to be destroyed
-  std::vector<std::shared_ptr<Operation>> active_;              // (d), by priority, then start
-  std::vector<std::pair<int, std::string>> heard_;              // (d), notices since it began
-  std::vector<Peer*> parting_;  // (d), whose link broke, and whom no group has heard of as departed
-  Priorities priorities_;       // (d)
-  // This epoch's fillers, counted by tag and peer; its groups that were left; fillers under way.
-  std::map<std::pair<uint64_t, Rank>, PostedCount> filled_;  // (d)
-  std::map<uint32_t, std::shared_ptr<Group>> left_groups_;   // (d)
-  std::vector<Filler> fillers_;                              // (d), go after links
-  LinkTotals links_made_;                                    // (d)
+  PeerLinks links_{[this](Rank rank) { directory_.LookUp(rank); }};  // (d)
+  KeptRegistrations registrations_;                                  // (d)
+  std::vector<std::shared_ptr<Operation>> active_;                   // (d), by priority, then start
+  Priorities priorities_{options_.settings.Integer("transport.requests")};  // (d)
+  std::map<uint32_t, std::shared_ptr<Group>> left_groups_;                  // (d), of this epoch
+  Fillers fillers_;                                                         // (d), go after links
   std::atomic<int64_t> epoch_{0};
-  uint64_t turn_ = 0;             // (d)
-  int64_t now_ns_ = 0;            // (d)
-  int64_t examine_ns_ = 0;        // (d), when next
-  bool notices_waiting_ = false;  // (d)
-  int64_t linger_ns_ = 0;         // (d), until then notices are on their way
+  uint64_t turn_ = 0;       // (d)
+  int64_t now_ns_ = 0;      // (d)
+  int64_t examine_ns_ = 0;  // (d), when next
+  int64_t linger_ns_ = 0;   // (d), until then notices are on their way
 
   GroupRegistry groups_;
   RankDirectory directory_;        // (c)

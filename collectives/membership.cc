@@ -12,8 +12,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/failure.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "collectives/endpoint_impl.h"
 #include "collectives/notice.h"
@@ -22,21 +20,11 @@
 namespace weft::collectives {
 namespace {
 
-// A peer that has finished closes its links one after the other. When the one to it is broken, what
-// it sent last may still be on its way on the other, which is read until it breaks too, but for no
-// longer than this. (Both break at once where a process dies.)
-constexpr int64_t kPartingNs = 2'000'000'000;
-
 // Turns of the transports in which a connection whose other end is closed has been accepted, read
 // and found closed: several times what any handshake needs.
 constexpr int kHandshakeSteps = 64;
 
 }  // namespace
-
-bool EndpointImpl::IsParting(const Peer& peer, int64_t now_ns) {
-  return peer.receive != nullptr && peer.receive->status().ok() &&
-         now_ns < peer.gone_ns + kPartingNs;
-}
 
 // ---- For communicators
 
@@ -44,7 +32,7 @@ absl::Status EndpointImpl::Join(const std::shared_ptr<Group>& group) {
   recorder_.OnGroup(*group);
   group->peers.clear();
   for (Rank rank : group->ranks) {
-    group->peers.push_back(rank == options_.rank ? nullptr : &peers_[rank.index()]);
+    group->peers.push_back(rank == options_.rank ? nullptr : &links_.of(rank));
   }
   if (options_.rejoins) group->posted = std::make_unique<PostedMessages>();
   return groups_.Add(group);
@@ -81,10 +69,8 @@ void EndpointImpl::EndWorks(Group& group) {
   while (unfinished) {
     driver_.Run([&] {
       now_ns_ = std::max(now_ns_, SystemClock::Nanoseconds());
-      for (auto& transport : transports_) {
-        if (transport != nullptr) transport->Progress(absl::FromUnixNanos(now_ns_));
-      }
-      FlushNotices();
+      links_.Progress(now_ns_);
+      links_.FlushNotices(now_ns_);
       for (auto& operation : active_) {
         if (&operation->group() == &group && !operation->verdict.ok()) CloseLinksOf(*operation);
       }
@@ -105,12 +91,10 @@ void EndpointImpl::SayGoodbye(Group& group) {
   for (Peer* peer : group.peers) {
     const bool linked = peer != nullptr && (peer->send != nullptr || peer->receive != nullptr);
     if (!linked || !peer->gone.ok()) continue;  // it has nothing to mistake for a death
-    Notify(*peer, Pack(kGoodbye, group.id, next, 0));
+    links_.Notify(*peer, Pack(kGoodbye, group.id, next, 0));
   }
-  FlushNotices();
-  for (auto& transport : transports_) {
-    if (transport != nullptr) transport->Progress(absl::FromUnixNanos(now_ns_));
-  }
+  links_.FlushNotices(now_ns_);
+  links_.Progress(now_ns_);
 }
 
 void EndpointImpl::HandleGoodbye(Peer& peer, uint32_t group_id, uint32_t next) {
@@ -120,40 +104,6 @@ void EndpointImpl::HandleGoodbye(Peer& peer, uint32_t group_id, uint32_t next) {
   if (at == group->peers.end()) return;
   std::lock_guard<std::mutex> lock(group->mutex);
   group->left[static_cast<size_t>(at - group->peers.begin())] = next;
-}
-
-void EndpointImpl::OnBroken(net::Link& link, const absl::Status& status) {
-  Peer& peer = peers_[link.peer().index()];
-  const bool current = &link == peer.send.get() || &link == peer.receive.get();
-  if (!current || !peer.gone.ok()) return;
-  const absl::Status gone =
-      WithFailure(absl::UnavailableError(
-                      absl::StrCat("rank ", peer.rank.value(), " is gone: ", status.message())),
-                  FailureOf(status));
-  // A device is one of this host's, whoever is at the other end of the link.
-  const bool is_own = FailureOf(status).scope == FailureScope::kDevice;
-  const Rank failed = is_own ? rank() : peer.rank;
-  MarkGone(peer, WithFailure(gone, {.scope = FailureScope::kConnection, .rank = failed.value()}));
-}
-
-void EndpointImpl::MarkGone(Peer& peer, absl::Status why) {
-  peer.gone = std::move(why);
-  peer.gone_ns = now_ns_;
-  WEFT_LOG_DEBUG(peer.gone.message());
-  parting_.push_back(&peer);
-}
-
-void EndpointImpl::PublishDepartures(int64_t now_ns) {
-  std::vector<Peer*> left;
-  std::swap(left, parting_);
-  for (Peer* peer : left) {
-    if (peer->gone.ok()) continue;  // a group was shrunk, and it is one of the survivors
-    if (IsParting(*peer, now_ns)) {
-      parting_.push_back(peer);
-      continue;
-    }
-    groups_.Depart(peer->rank, peer->gone);
-  }
 }
 
 // ---- Shrinking
@@ -189,9 +139,7 @@ void EndpointImpl::DropLinks(const std::shared_ptr<Group>& group, const std::vec
   driver_.Run([&] {
     FailGroup(*group, absl::UnavailableError("it is shrunk to its survivors"), now_ns_,
               absl::ZeroDuration());
-    for (auto& transport : transports_) {
-      if (transport != nullptr) transport->Progress(absl::FromUnixNanos(now_ns_));
-    }
+    links_.Progress(now_ns_);
     for (int rank : kept) {
       Peer* peer = group->peers[static_cast<size_t>(rank)];
       if (peer == nullptr) continue;
@@ -216,10 +164,7 @@ void EndpointImpl::Reconcile(const std::shared_ptr<Group>& group, const std::vec
   driver_.Run([&] {
     for (int rank : kept) {
       Peer* peer = group->peers[static_cast<size_t>(rank)];
-      if (peer == nullptr) continue;
-      peer->gone = absl::OkStatus();
-      peer->gone_ns = 0;
-      peer->send_full_turn = peer->receive_full_turn = 0;
+      if (peer != nullptr) links_.Revive(*peer);
     }
   });
 }
@@ -240,11 +185,7 @@ absl::Status EndpointImpl::PrepareShrink(const std::shared_ptr<Group>& group,
   WEFT_RETURN_IF_ERROR(MeetSurvivors(*group, absl::StrCat(key, "/closed"), kept, false).status());
   driver_.Run([&] {
     // As all their ends are closed, no step of a handshake waits for anything.
-    for (int step = 0; step < kHandshakeSteps; ++step) {
-      for (auto& transport : transports_) {
-        if (transport != nullptr) transport->Progress(absl::FromUnixNanos(now_ns_));
-      }
-    }
+    for (int step = 0; step < kHandshakeSteps; ++step) links_.Progress(now_ns_);
     for (int rank : kept) {
       Peer* peer = group->peers[static_cast<size_t>(rank)];
       if (peer != nullptr) peer->receive.reset();
@@ -263,7 +204,8 @@ absl::Status EndpointImpl::Forget(const std::vector<int>& replaced) {
     return absl::FailedPreconditionError(
         absl::StrCat("rank ", rank, " of ", options_.world_size, " is not there to be replaced"));
   }
-  if (transports_[1] != nullptr && transports_[1]->kind() == net::TransportKind::kVerbs) {
+  const auto& network = links_.transports()[1];
+  if (network != nullptr && network->kind() == net::TransportKind::kVerbs) {
     return absl::FailedPreconditionError(
         "over verbs small messages are sent ahead of their receive, and links keep them");
   }
@@ -273,21 +215,18 @@ absl::Status EndpointImpl::Forget(const std::vector<int>& replaced) {
   while (is_busy && SystemClock::Nanoseconds() < limit_ns) {
     driver_.Run([&] {
       for (const int rank : replaced) {
-        Peer& peer = peers_[static_cast<size_t>(rank)];
+        Peer& peer = links_.of(Rank(rank));
         if (peer.rank == options_.rank) continue;
         peer.send.reset();
         peer.receive.reset();
-        std::erase_if(fillers_, [&](const Filler& filler) { return filler.peer == &peer; });
+        fillers_.Drop(peer);
         peer.notices.clear();
         peer.address.clear();
         peer.sought = false;
-        peer.gone = absl::OkStatus();
-        peer.gone_ns = 0;
-        peer.send_full_turn = peer.receive_full_turn = 0;
+        links_.Revive(peer);
       }
-      std::erase_if(parting_, [](const Peer* peer) { return peer->gone.ok(); });
       lost.clear();
-      for (const Peer& peer : peers_) {
+      for (const Peer& peer : links_.peers()) {
         if (!peer.gone.ok()) lost.push_back(peer.rank.value());
       }
       is_busy = !active_.empty() || !fillers_.empty();
@@ -295,9 +234,8 @@ absl::Status EndpointImpl::Forget(const std::vector<int>& replaced) {
     if (is_busy) poll(nullptr, 0, 1);
   }
   if (!lost.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("a link to rank ", lost[0],
-                     " is lost: ", peers_[static_cast<size_t>(lost[0])].gone.message()));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a link to rank ", lost[0], " is lost: ", links_.of(Rank(lost[0])).gone.message()));
   }
   if (is_busy) return absl::FailedPreconditionError("links to other ranks are still in use");
   return absl::OkStatus();
@@ -308,11 +246,11 @@ absl::Status EndpointImpl::Rejoin(const Rejoining& rejoining) {
                         directory_.TakeReplaced(options_, rejoining));
   driver_.Run([&] {
     for (const auto& [rank, address] : addresses) {
-      peers_[rank.index()].address = address;
-      peers_[rank.index()].transport = directory_.transport(rank);
+      links_.of(rank).address = address;
+      links_.of(rank).transport = directory_.transport(rank);
     }
     left_groups_.clear();
-    filled_.clear();
+    fillers_.BeginEpoch();
   });
   epoch_ = rejoining.epoch;
   return absl::OkStatus();

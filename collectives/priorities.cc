@@ -45,8 +45,8 @@ void Priorities::BeginTurn(const std::vector<std::shared_ptr<Operation>>& active
 }
 
 uint32_t Priorities::WindowOf(const Operation& operation) const {
-  if (operation.priority < urgent_) return kYieldingWindow;
-  return operation.priority == Priority::kLow ? kLowWindow : UINT32_MAX;
+  if (operation.priority < urgent_) return std::min(kYieldingWindow, window_);
+  return operation.priority == Priority::kLow ? std::min(kLowWindow, window_) : window_;
 }
 
 void Priorities::Count(const Operation& operation, int64_t end_ns) {

@@ -7,9 +7,14 @@
 // urgent work moves. A message is one piece for its link; over tcp and verbs more urgent ones go
 // before the rest of it (net::SendSource). A work that waits for its peer is not moving, and holds
 // nobody back.
+//
+// No work has more chunks of one peer at its link than a share of the requests that the link holds.
+// Else, where two ranks start large works of two groups in different orders, the first of each
+// would take all requests, and each rank would wait for the work that the other cannot post.
 #ifndef WEFT_COLLECTIVES_PRIORITIES_H_
 #define WEFT_COLLECTIVES_PRIORITIES_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -22,10 +27,16 @@ namespace weft::collectives {
 
 // Chunks: two keep a link busy.
 inline constexpr uint32_t kYieldingWindow = 2, kLowWindow = 4;
+// A work may have one in so many of a link's requests.
+inline constexpr uint32_t kWorksAtLink = 16;
 
 // The driver's.
 class Priorities {
  public:
+  // `requests`: that a link holds in a direction (transport.requests).
+  explicit Priorities(int64_t requests)
+      : window_(static_cast<uint32_t>(std::max<int64_t>(requests / kWorksAtLink, 1))) {}
+
   // The most urgent first; of equal ones, those that were started first.
   static void Order(std::vector<std::shared_ptr<Operation>>& active);
 
@@ -43,6 +54,7 @@ class Priorities {
   struct Row {
     int64_t works = 0, bytes = 0, busy_ns = 0;
   };
+  const uint32_t window_;  // of a work that yields to none
   Priority urgent_ = Priority::kLow;
   std::array<Row, kPriorityCount> rows_;
 };

@@ -186,8 +186,10 @@ absl::Status Recovery::SetOver() { return enabled_ ? store_->Set(kOverKey, "") :
 
 absl::StatusOr<bool> Recovery::IsOver() const {
   if (!enabled_ || !replaced()) return false;
-  return store_->Check({kOverKey});
+  return IsOver(*store_);
 }
+
+absl::StatusOr<bool> Recovery::IsOver(Store& store) { return store.Check({kOverKey}); }
 
 absl::StatusOr<int64_t> Recovery::First(absl::Duration timeout) {
   if (!enabled_ || !replaced()) return 0;

@@ -102,6 +102,7 @@ class Recovery {
   // end as well.
   absl::Status SetOver();
   absl::StatusOr<bool> IsOver() const;  // of a process of the first generation: never
+  static absl::StatusOr<bool> IsOver(Store& store);
 
   // For the time in which this rank joins in the present epoch. Null where no rank is started anew,
   // or the store is another than weft-run's: then the join's own patience is the bound.

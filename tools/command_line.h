@@ -68,9 +68,7 @@ inline bool ParseFinite(absl::string_view text, absl::Duration* value) {
 // Reads the value of an option: "500ms", "5s", "1m".
 inline absl::Status TakeDuration(absl::string_view option, const std::string& text,
                                  absl::Duration& duration) {
-  if (absl::ParseDuration(text, &duration) && duration >= absl::ZeroDuration()) {
-    return absl::OkStatus();
-  }
+  if (ParseFinite(text, &duration)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(option, " ", text, " is no duration; right are 500ms, 5s, 1m"));
 }

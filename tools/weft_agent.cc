@@ -53,7 +53,7 @@ int Main(int argc, char** argv) {
       if (!sink.ok()) return sink.status();
       options.otlp = *sink;
     }
-    if (!absl::ParseDuration(period, &options.period) || options.period < absl::Milliseconds(10)) {
+    if (!ParseFinite(period, &options.period) || options.period < absl::Milliseconds(10)) {
       return absl::InvalidArgumentError(
           absl::StrCat("--period ", period, " is no duration of 10ms or more"));
     }

@@ -103,11 +103,11 @@ class Program {
     }
     WEFT_RETURN_IF_ERROR(OpenPage());
     if (options_.still > absl::ZeroDuration()) {
-      diagnosis_ = std::make_unique<JobDiagnosis>(options_.job, options_.still);
+      diagnosis_ = std::make_unique<recovery::JobDiagnosis>(options_.job, options_.still);
     }
     absl::Time over_at = absl::InfiniteFuture();
     while (true) {
-      WEFT_ASSIGN_OR_RETURN(const std::vector<Action> done, driver_->Turn(Now()));
+      WEFT_ASSIGN_OR_RETURN(const std::vector<recovery::Action> done, driver_->Turn(Now()));
       Tell(done);
       WEFT_RETURN_IF_ERROR(TakeDiagnosis());
       ServePage();
@@ -120,7 +120,7 @@ class Program {
       }
       switch (const int signal = TakeSignal(); signal) {
         case SIGINT: {
-          WEFT_ASSIGN_OR_RETURN(const std::vector<Action> stopped,
+          WEFT_ASSIGN_OR_RETURN(const std::vector<recovery::Action> stopped,
                                 driver_->Stop(128 + SIGINT, "interrupted", Now()));
           Tell(stopped);
           break;
@@ -136,11 +136,11 @@ class Program {
     }
     const int exit_status = driver_->job().outcome->exit_status;
     const Errand requeue = RequeueErrand(options_.site);
-    if (exit_status == kNoHostsStatus && requeue != nullptr) {
+    if (exit_status == recovery::kNoHostsStatus && requeue != nullptr) {
       Say("queues the job again");
       site_.Push(0, "queue the job again", requeue);
     }
-    for (const Notice& notice : driver_->job().notices) {
+    for (const recovery::Notice& notice : driver_->job().notices) {
       Say(absl::StrCat("the site was not told that ", notice.host, " is gone (", notice.why,
                        "); a driver started again tells it"));
     }
@@ -265,7 +265,7 @@ class Program {
 
   void ServePage() {
     if (page_ == nullptr) return;
-    std::vector<Action> done;
+    std::vector<recovery::Action> done;
     page_->Turn(
         [&](const observe::HttpRequest& request) { return Answer(*driver_, request, Now(), done); },
         absl::ZeroDuration());
@@ -278,8 +278,8 @@ class Program {
     if (rung.ok()) bell_ = rung->version;
   }
 
-  void Tell(const std::vector<Action>& done) {
-    for (const Action& action : done) Say(ToText(action));
+  void Tell(const std::vector<recovery::Action>& done) {
+    for (const recovery::Action& action : done) Say(ToText(action));
   }
 
   absl::Status TakeDiagnosis() {
@@ -293,11 +293,11 @@ class Program {
       }
     }
     diagnosis_->SetAgents(std::move(agents));
-    const JobDiagnosis::News news = diagnosis_->Take();
+    const recovery::JobDiagnosis::News news = diagnosis_->Take();
     if (driver_->job().outcome.has_value()) return absl::OkStatus();  // executors end
     for (const std::string& line : news.lines) Say(absl::StrCat("diagnosis: ", line));
-    for (const Diagnosed& one : news.diagnosed) {
-      WEFT_ASSIGN_OR_RETURN(const std::vector<Action> done,
+    for (const recovery::Diagnosed& one : news.diagnosed) {
+      WEFT_ASSIGN_OR_RETURN(const std::vector<recovery::Action> done,
                             driver_->Diagnosed(one.ranks, one.blame, one.text, Now()));
       Tell(done);
     }
@@ -310,7 +310,7 @@ class Program {
     for (const int64_t told : site_.TakeDone()) {
       WEFT_RETURN_IF_ERROR(driver_->SiteTold(told, Now()));
     }
-    for (const Notice& notice : driver_->job().notices) {
+    for (const recovery::Notice& notice : driver_->job().notices) {
       if (notice.number <= begun_) continue;
       begun_ = notice.number;
       site_.Push(notice.number, absl::StrCat("eviction of ", notice.host),
@@ -330,7 +330,7 @@ class Program {
   std::unique_ptr<collectives::StoreClient> store_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<observe::HttpServer> page_;
-  std::unique_ptr<JobDiagnosis> diagnosis_;  // null: not asked for
+  std::unique_ptr<recovery::JobDiagnosis> diagnosis_;  // null: not asked for
   int64_t bell_ = 0;
   int64_t begun_ = 0;  // the newest notice of which the site is being told
   ErrandQueue site_{[](const std::string& text) { Say(text); }};
@@ -376,7 +376,7 @@ int Main(int argc, char** argv) {
       "Example: weft-driver --nodes 2 --ranks 8 --recover 20 --listen :29501 --state-dir state",
       "weft-driver");
   Options options;
-  Policy& policy = options.driver.policy;
+  recovery::Policy& policy = options.driver.policy;
   policy.restarts_most = 100;
   std::string lease = "5s", vacancy = "5m", patience = "2m", page;
   std::string backoff = "500ms", backoff_most = "15s", still = "30s";

@@ -39,6 +39,15 @@ int SelfTest(const driver::SelfTestOptions& options) {
   return result.passed ? 0 : 1;
 }
 
+// For an option that would leave what it bounds no time at all.
+absl::Status TakePositive(absl::string_view option, const std::string& text,
+                          absl::Duration& duration) {
+  WEFT_RETURN_IF_ERROR(TakeDuration(option, text, duration));
+  if (duration > absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", text, " is no time at all; right are 500ms, 5s, 1m"));
+}
+
 // One part of a self-test, as RunSelfTest() starts it; the exit status.
 int SelfTestPart(const std::string& part, absl::Duration limit) {
   const auto run = [&]() -> absl::StatusOr<int> {
@@ -155,13 +164,13 @@ int Main(int argc, char** argv) {
   const int status_of_usage = ReadLauncherLine(app, argc, argv, run.command);
   if (status_of_usage != kGoOn) return status_of_usage;
   const absl::Status status = [&]() -> absl::Status {
-    WEFT_RETURN_IF_ERROR(TakeDuration("--test-limit", limit, options.self_test.limit));
+    WEFT_RETURN_IF_ERROR(TakePositive("--test-limit", limit, options.self_test.limit));
     if (self_test || !part.empty()) return absl::OkStatus();
     WEFT_RETURN_IF_ERROR(TakeDuration("--grace", grace, run.grace));
     WEFT_RETURN_IF_ERROR(TakeDuration("--store-patience", patience, run.store_patience));
     WEFT_RETURN_IF_ERROR(TakeDuration("--join-patience", join, options.join_patience));
-    WEFT_RETURN_IF_ERROR(TakeDuration("--replay-limit", replay_limit, options.replay_limit));
-    WEFT_RETURN_IF_ERROR(TakeDuration("--period", period, options.period));
+    WEFT_RETURN_IF_ERROR(TakePositive("--replay-limit", replay_limit, options.replay_limit));
+    WEFT_RETURN_IF_ERROR(TakePositive("--period", period, options.period));
     if (run.store.empty()) return absl::InvalidArgumentError("--driver HOST:PORT is missing");
     if (driver::IsEtcd(run.store)) {
       WEFT_RETURN_IF_ERROR(driver::ParseEtcdPlace(run.store).status());

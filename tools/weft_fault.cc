@@ -20,12 +20,6 @@ struct Durations {
   std::string step_time = "60ms", lasting = "5s", patience = "5m";
 };
 
-absl::Status Parse(const char* option, const std::string& text, absl::Duration* value) {
-  if (absl::ParseDuration(text, value) && *value >= absl::ZeroDuration()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(option, " ", text, " is no duration; right are 500ms, 5s"));
-}
-
 std::string FaultList() {
   std::string text = "one of:";
   for (const fault::FaultRow& row : fault::Faults()) {
@@ -92,9 +86,9 @@ int Main(int argc, char** argv) {
       return absl::InvalidArgumentError(
           absl::StrCat("--fault ", emulation.fault, ": there is no such fault; ", FaultList()));
     }
-    absl::Status status = Parse("--step-time", text.step_time, &emulation.step_time);
-    status.Update(Parse("--for", text.lasting, &injection.lasting));
-    status.Update(Parse("--patience", text.patience, &injection.patience));
+    absl::Status status = TakeDuration("--step-time", text.step_time, emulation.step_time);
+    status.Update(TakeDuration("--for", text.lasting, injection.lasting));
+    status.Update(TakeDuration("--patience", text.patience, injection.patience));
     return status;
   });
   if (status_of_usage != kGoOn) return status_of_usage;

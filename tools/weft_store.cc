@@ -46,7 +46,7 @@ absl::Status Serve(const std::string& listen, const std::string& memory,
   collectives::StoreServerOptions options;
   options.listen = listen;
   options.state_dir = state_dir;
-  options.open_to_strangers = open;
+  options.open_to_unauthenticated = open;
   if (!absl::ParseDuration(silence, &options.silence) || options.silence < absl::Seconds(3)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--silence ", silence, " is no duration of 3 s or more; right are 3s, 1m"));
@@ -96,7 +96,8 @@ int Main(int argc, char** argv) {
   app.add_option("--silence", silence,
                  "a client's host from which nothing comes for so long counts as gone: 3s, 20s, 1m")
       ->capture_default_str();
-  app.add_flag("--open", open, "serve strangers: any address, although there is no secret");
+  app.add_flag("--open", open,
+               "serve unauthenticated clients: any address, although there is no secret");
   app.add_flag("--json", json,
                "print status objects: when it serves, for each SIGUSR1, and at the end");
   const int status_of_usage = ReadCommandLine(app, argc, argv);

@@ -37,7 +37,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--json", json, "one line of JSON each time");
   app.add_option("--every", every, "between two looks")->capture_default_str();
   const int status_of_usage = ReadCommandLine(app, argc, argv, [&] {
-    return absl::ParseDuration(every, &period) && period >= absl::Milliseconds(50)
+    return ParseFinite(every, &period) && period >= absl::Milliseconds(50)
                ? absl::OkStatus()
                : absl::InvalidArgumentError(
                      absl::StrCat("--every ", every, " is no duration of 50ms or more"));

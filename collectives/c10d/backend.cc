@@ -1,7 +1,6 @@
 #include "collectives/c10d/backend.h"
 
 #include <algorithm>
-#include <iterator>
 #include <new>
 #include <utility>
 
@@ -154,19 +153,8 @@ void WeftBackend::Fail(const absl::Status& reason) {
 
 void WeftBackend::waitForPendingWorks() {
   CheckProcess();
-  Pending pending;
-  {
-    std::lock_guard<std::mutex> lock(pending_mutex_);
-    pending = pending_;
-  }
-  Await(pending);
-}
-
-void WeftBackend::Await(const Pending& pending) const {
   const std::shared_ptr<Endpoint> kept = endpoint_of_works_.lock();
-  for (const auto& state : pending) {
-    for (const WorkPtr& work : state->works) work->Wait().IgnoreError();
-  }
+  pending_->Await();
 }
 
 void WeftBackend::shutdown() {
@@ -195,12 +183,7 @@ void WeftBackend::shutdown() {
   deferred.reset();
   futures.reset();
   memory_->Close();
-  Pending pending;
-  {
-    std::lock_guard<std::mutex> lock(pending_mutex_);
-    pending.swap(pending_);
-  }
-  Await(pending);  // after an abort some may be about to end
+  pending_->AwaitAndDrop();  // after an abort some may be about to end
 }
 
 absl::StatusOr<std::shared_ptr<Deferred>> WeftBackend::MadeDeferred() {
@@ -346,7 +329,7 @@ at::Tensor WeftBackend::allocateTensor(long size, at::TensorOptions options) {
 WeftBackend::WorkHandle WeftBackend::Start(Call& call, bool is_async, at::TensorList results) {
   uint64_t sequence = 0;
   if (!c10d::isP2POp(call.type())) sequence = ++sequence_;
-  if (has_pending_.load(std::memory_order_relaxed)) DropDone();
+  pending_->DropDone();
   const bool is_coalescing = is_coalescing_.load(std::memory_order_relaxed);
   if (!is_async && !is_coalescing && !call.is_profiled()) {
     Finish(call);
@@ -354,7 +337,7 @@ WeftBackend::WorkHandle WeftBackend::Start(Call& call, bool is_async, at::Tensor
   }
   c10::intrusive_ptr<WeftWork> work = call.TakeWork(results);
   work->set_sequence(sequence);
-  Keep(work->state());
+  pending_->Keep(work->state());
   if (is_coalescing) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (coalescing_ != nullptr) {
@@ -374,35 +357,11 @@ void WeftBackend::Finish(Call& call) {
     error = call.state().Conclude(call.title(), *statistics_);
   } else {
     error = BackendError(status);
-    Keep(std::make_shared<TransferState>(std::move(call.state())));
+    pending_->Keep(std::make_shared<TransferState>(std::exchange(call.state(), {})));
   }
   call.LetGo();
   StayIfProcessEnds();
   if (error != nullptr) std::rethrow_exception(error);
-}
-
-void WeftBackend::Keep(std::shared_ptr<TransferState> state) {
-  std::lock_guard<std::mutex> lock(pending_mutex_);
-  pending_.push_back(std::move(state));
-  has_pending_.store(true, std::memory_order_relaxed);
-}
-
-void WeftBackend::DropDone() {
-  absl::InlinedVector<std::shared_ptr<TransferState>, 4> done;  // goes after the mutex (work.h)
-  std::lock_guard<std::mutex> lock(pending_mutex_);
-  while (!pending_.empty() && pending_.front()->done()) {
-    done.push_back(std::move(pending_.front()));
-    pending_.pop_front();
-  }
-  // A receive may wait for long, and must not keep what was called after it.
-  if (pending_.size() >= sweep_at_) {
-    const auto gone = std::stable_partition(pending_.begin(), pending_.end(),
-                                            [](const auto& state) { return !state->done(); });
-    done.insert(done.end(), std::make_move_iterator(gone), std::make_move_iterator(pending_.end()));
-    pending_.erase(gone, pending_.end());
-    sweep_at_ = std::max(kSweepMin, 2 * pending_.size());
-  }
-  has_pending_.store(!pending_.empty(), std::memory_order_relaxed);
 }
 
 void WeftBackend::startCoalescing() {

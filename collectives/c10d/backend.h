@@ -29,14 +29,14 @@
 // inherited as it is.
 //
 // Files: backend.cc (a group's life), backend_collectives.cc, backend_lists.cc (collectives on
-// lists of tensors), backend_messages.cc (point to point), call.h (one call on its way).
+// lists of tensors), backend_messages.cc (point to point), call.h (one call on its way),
+// pending_transfers.h (what was called and is not done).
 #ifndef WEFT_COLLECTIVES_C10D_BACKEND_H_
 #define WEFT_COLLECTIVES_C10D_BACKEND_H_
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -52,6 +52,7 @@
 #include "collectives/c10d/backend_settings.h"
 #include "collectives/c10d/communicator_names.h"
 #include "collectives/c10d/memory_pool.h"
+#include "collectives/c10d/pending_transfers.h"
 #include "collectives/c10d/statistics.h"
 #include "collectives/communicator.h"
 #include "collectives/endpoint.h"
@@ -62,7 +63,6 @@ class BackendRegistry;  // collectives/c10d/group.h
 class Call;             // collectives/c10d/call.h
 class Deferred;         // collectives/c10d/deferred.h
 class FutureThreads;    // collectives/c10d/work.h
-struct TransferState;
 
 class WeftBackend final : public c10d::Backend {
  public:
@@ -205,11 +205,6 @@ class WeftBackend final : public c10d::Backend {
   WorkHandle StartAllReduce(Tensors& tensors, Call call, const char* name, const c10d::ReduceOp& op,
                             bool is_async);
   void Finish(Call& call);  // waits for it, without a work
-  // Keeps what is on its way until it is done, whether or not anybody has a work for it.
-  void Keep(std::shared_ptr<TransferState> state);
-  void DropDone();  // of what is kept, most that is done
-  using Pending = std::deque<std::shared_ptr<TransferState>>;
-  void Await(const Pending& pending) const;
   void AddAllGather(Call& call, const char* name, const at::Tensor& output,
                     const at::Tensor& input);
   // A tensor a rank, of any sizes.
@@ -243,6 +238,7 @@ class WeftBackend final : public c10d::Backend {
   const std::weak_ptr<Endpoint> endpoint_of_works_;
   const int forks_;  // ForkCount() at birth
   const std::shared_ptr<Statistics> statistics_;
+  std::unique_ptr<PendingTransfers> pending_ = std::make_unique<PendingTransfers>();
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint32_t> monitored_{0};  // monitored barriers so far
   std::atomic<std::chrono::milliseconds> timeout_{c10d::kUnsetTimeout};
@@ -258,12 +254,6 @@ class WeftBackend final : public c10d::Backend {
   int shrunk_ = 0;  // groups made by shrink()
   const std::shared_ptr<MemoryPool> memory_ =
       std::make_shared<MemoryPool>();  // of allocateTensor()
-  // What is on its way must outlive a work that nobody kept. Oldest first; pruned by the next call.
-  static constexpr size_t kSweepMin = 64;
-  std::mutex pending_mutex_;
-  Pending pending_;
-  size_t sweep_at_ = kSweepMin;  // with so many, those that are done go from behind others too
-  std::atomic<bool> has_pending_{false};  // to be asked without the mutex
 };
 
 }  // namespace weft::collectives

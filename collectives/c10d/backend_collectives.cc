@@ -87,11 +87,7 @@ WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,
   auto sum = std::make_shared<SparseAllReduce>(tensor, size_);
   auto result = std::make_shared<at::Tensor>();
   std::shared_ptr<Deferred> deferred = this->deferred();
-  call.AtEnd([tensor, sum, result] {
-    at::NoGradGuard no_gradient;
-    at::Tensor target = tensor;
-    target.copy_(*result);
-  });
+  call.AtEnd([tensor, sum, result] { CopyInto(tensor, *result); });
   const WorkPtr started = sum->Start(call.communicator());
   call.Add(started);
   call.Add(deferred->Run([sum, started, result](Communicator& communicator) {

@@ -80,7 +80,7 @@ void WeftBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all
   if (rank_ != 0) {
     posted->works = {communicator->Send(nullptr, 0, GroupRank(0), tag),
                      communicator->Receive(all_came.data_ptr(), 1, GroupRank(0), tag)};
-    Keep(posted);
+    pending_->Keep(posted);
     absl::Status status = wait(posted->works[1]);
     if (status.ok() && !all_came.item<bool>()) {
       status = absl::DeadlineExceededError("a rank did not come to rank 0 in time");
@@ -105,7 +105,7 @@ void WeftBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all
   for (int rank = 1; rank < size_; ++rank) {
     posted->works.push_back(communicator->Send(all_came.data_ptr(), 1, GroupRank(rank), tag));
   }
-  Keep(posted);
+  pending_->Keep(posted);
   if (!missing.empty()) {
     const bool late = reason.code() == absl::StatusCode::kDeadlineExceeded;
     std::rethrow_exception(BackendError(absl::Status(

@@ -3,15 +3,10 @@
 #include <cstring>
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 #include <tuple>
+#include <utility>
 
 namespace weft::collectives {
 namespace {
-
-// A copy into a tensor that may be a leaf that requires a gradient.
-void CopyInto(at::Tensor target, const at::Tensor& source) {
-  at::NoGradGuard no_gradient;
-  target.copy_(source);
-}
 
 // An event record_param_comms, from which traces know sizes, peer, group and sequence number.
 void RecordForProfiler(const WeftBackend& backend, c10d::OpType type, const char* title,
@@ -60,6 +55,11 @@ Call::Call(WeftBackend& backend, c10d::OpType type, const char* title,
   work_ = NewWork(inputs);
 }
 
+Call::~Call() {
+  if (state_.done()) return;
+  backend_.pending_->Keep(std::make_shared<TransferState>(std::move(state_)));
+}
+
 c10::intrusive_ptr<WeftWork> Call::NewWork(at::TensorList inputs) const {
   std::shared_ptr<FutureThreads> futures;
   {
@@ -73,7 +73,7 @@ c10::intrusive_ptr<WeftWork> Call::NewWork(at::TensorList inputs) const {
 c10::intrusive_ptr<WeftWork> Call::TakeWork(at::TensorList results) {
   c10::intrusive_ptr<WeftWork> work = is_profiled() ? std::move(work_) : NewWork({});
   state_.endpoint = backend_.endpoint_of_works_;
-  work->set_state(std::move(state_));
+  work->set_state(std::exchange(state_, {}));
   work->set_results(results.vec());
   return work;
 }

@@ -38,6 +38,10 @@ class Call {
   // `traffic` are for the profiler, and the bytes of `inputs` for the statistics.
   Call(WeftBackend& backend, c10d::OpType type, const char* title,
        std::chrono::milliseconds timeout, at::TensorList inputs, const Traffic& traffic);
+  // Where something has thrown, what was started before goes on: the backend keeps it.
+  ~Call();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
 
   Communicator& communicator() { return *communicator_; }
   // At the end of a wait, where the thread may be kept for ever.

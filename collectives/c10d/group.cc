@@ -42,20 +42,33 @@ absl::StatusOr<BackendSettings> SettingsOfSubgroup(const WeftBackend& parent,
   return settings.WithTimeout(options.timeout);
 }
 
-// Counts how often a rank has come to a group of this name at its store.
+// Counts a rank's meetings with the others of a group of this name at its store: in the lower half
+// all, also those that it has missed; in the upper half is the last that it has missed. So the next
+// meeting has the same number on all ranks, whether or not each has come to those before.
 std::string JoinedKey(int rank) { return absl::StrCat("weft/joined_by_", rank); }
 
-// The error of a meeting whose time has run out, with the ranks that have not come to it.
-absl::Status NameAbsent(Store& store, const GroupOptions& options, int64_t attempt,
-                        const absl::Status& late) {
+constexpr int64_t kMissed = int64_t{1} << 32;
+
+// The error of a meeting whose time has run out, with the ranks that have missed it, for which it
+// is counted.
+absl::Status GiveUpAbsent(Store& store, const GroupOptions& options, int64_t attempt,
+                          const absl::Status& late) {
   constexpr size_t kNamed = 8;
   constexpr absl::Duration kPatience = absl::Seconds(2);
   const absl::Time start = absl::Now();
   std::vector<int> absent;
   for (int rank = 0; rank < options.size && absl::Now() - start < kPatience; ++rank) {
-    const absl::StatusOr<int64_t> came = store.Add(JoinedKey(rank), 0);
-    if (!came.ok()) break;
-    if (*came < attempt) absent.push_back(rank);
+    const absl::StatusOr<int64_t> counted = store.Add(JoinedKey(rank), 0);
+    if (!counted.ok()) break;
+    const bool is_counted = *counted % kMissed >= attempt;  // by it, or by another that misses it
+    if (is_counted && *counted / kMissed != attempt) continue;
+    absent.push_back(rank);
+    if (is_counted) continue;
+    // Not every store of PyTorch's has this.
+    store
+        .CompareSet(JoinedKey(rank), absl::StrCat(*counted),
+                    absl::StrCat(attempt + attempt * kMissed))
+        .IgnoreError();
   }
   if (absent.empty()) return late;
   const size_t named = std::min(absent.size(), kNamed);
@@ -78,11 +91,12 @@ absl::StatusOr<std::shared_ptr<Endpoint>> MakeEndpoint(const GroupOptions& optio
   join.environment->world_size = options.size;
   // A store may outlive groups that met there before, under the same name.
   WEFT_ASSIGN_OR_RETURN(int64_t attempt, join.store->Add(JoinedKey(options.rank), 1));
+  attempt %= kMissed;
   join.environment->job = absl::StrCat("weft/", attempt);
   join.wants_report = Logs(LogLevel::kDebug);
   absl::StatusOr<Job> joined = JoinJob(std::move(join));
   if (absl::IsDeadlineExceeded(joined.status())) {
-    return NameAbsent(*store, options, attempt, joined.status());
+    return GiveUpAbsent(*store, options, attempt, joined.status());
   }
   WEFT_ASSIGN_OR_RETURN(Job job, std::move(joined));
   store->ReturnStore();

@@ -1,5 +1,7 @@
 #include "collectives/c10d/tensors.h"
 
+#include <c10/core/InferenceMode.h>
+
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -62,6 +64,10 @@ void CheckTensor(const char* call, const at::Tensor& tensor) {
   TORCH_CHECK(tensor.device().is_cpu(), "weft ", call, ": got ", Describe(tensor),
               "; this backend moves host memory: copy it there with cpu(), or use NCCL with "
               "Weft's plugin");
+  TORCH_CHECK(tensor.numel() == 0 || tensor.storage().data() != nullptr, "weft ", call, ": got ",
+              Describe(tensor),
+              ", which has no memory: its storage was freed, as FSDP frees those of parameters "
+              "between their uses");
 }
 
 at::Tensor& OnlyTensor(const char* call, std::vector<at::Tensor>& tensors) {
@@ -141,6 +147,14 @@ at::Tensor Plain(const at::Tensor& tensor) {
   return IsPlain(tensor) ? tensor : tensor.resolve_conj().resolve_neg().contiguous();
 }
 
+void CopyInto(at::Tensor target, const at::Tensor& source) {
+  // Inference tensors can be written to in inference mode alone.
+  std::optional<c10::InferenceMode> mode;
+  if (target.is_inference()) mode.emplace();
+  at::NoGradGuard no_gradient;
+  target.copy_(source);
+}
+
 bool AreOneBlock(const std::vector<at::Tensor>& tensors) {
   if (tensors.empty()) return false;
   const char* expected = static_cast<const char*>(tensors[0].const_data_ptr());
@@ -172,10 +186,9 @@ at::Tensor FlatTarget(const std::vector<at::Tensor>& tensors, bool* staged) {
 }
 
 void Unflatten(const at::Tensor& flat, const std::vector<at::Tensor>& tensors) {
-  at::NoGradGuard no_gradient;
   int64_t offset = 0;
-  for (at::Tensor tensor : tensors) {
-    tensor.copy_(flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+  for (const at::Tensor& tensor : tensors) {
+    CopyInto(tensor, flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
     offset += tensor.numel();
   }
 }

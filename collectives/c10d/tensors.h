@@ -20,7 +20,7 @@ namespace weft::collectives {
 // "Float [2, 3] on cpu".
 std::string Describe(const at::Tensor& tensor);
 
-// A defined, dense tensor in host memory.
+// A defined, dense tensor in host memory, which it has not given up.
 void CheckTensor(const char* call, const at::Tensor& tensor);
 // Exactly one, as c10d's lists have it outside of coalesced calls.
 at::Tensor& OnlyTensor(const char* call, std::vector<at::Tensor>& tensors);
@@ -45,6 +45,9 @@ inline bool IsPlain(const at::Tensor& tensor) {
 }
 // Itself, or a plain copy.
 at::Tensor Plain(const at::Tensor& tensor);
+// By any thread, whatever its modes: the target may be a leaf that requires a gradient, or an
+// inference tensor.
+void CopyInto(at::Tensor target, const at::Tensor& source);
 
 // Whether the tensors lie one behind the other in one storage, each plain: then the first's pointer
 // is that of all.

@@ -3,8 +3,10 @@
 The same GPT (6 layers, 384 wide, 256 tokens, vocabulary 4096) and global batch in every layout, runs in turns; for
 the expert axis the same with 8 experts, 2 a token, and a process of its own beside it. Of
 each the first steps are left out, the median step counts, and the row is the median over the turns. The rows
-say how much of the step the first rank waited, by axis. The row "timers" has one layout with timers on (the trace's
-spans, and the records that weft-top reads), off and on again, with four times as many steps: what measuring costs.
+say how much of the step the first rank waited, by axis, and where its milliseconds went by kind of work
+(`work_*_seconds` of metrics.jsonl) beside those of the one process. The row "timers" has one layout with timers on
+(the trace's spans, and the records that weft-top reads), off and on again, with four times as many steps: what
+measuring costs.
 """
 
 import argparse
@@ -54,25 +56,32 @@ def main() -> None:
         one, cut = {id(model): [] for model in models}, {layout: [] for layout in layouts}
         for turn in range(options.repeats):
             for number, model in enumerate(models):
-                rates = run(scratch, f"one-{number}-{turn}", 1, model, options.steps)
-                one[id(model)].append(rates["tokens_per_second"])
+                one[id(model)].append(run(scratch, f"one-{number}-{turn}", 1, model, options.steps))
             for layout in layouts:
                 ranks, settings, model = LAYOUTS[layout]
                 cut[layout].append(run(scratch, f"{layout.replace(' ', '-')}-{turn}", ranks, [*model, *settings],
                                        options.steps))
                 print(f"splits turn {turn + 1}, {layout}: {cut[layout][-1]['tokens_per_second']:.0f}, "
-                      f"one process {one[id(model)][-1]:.0f} tokens/s", file=sys.stderr, flush=True)
+                      f"one process {one[id(model)][-1]['tokens_per_second']:.0f} tokens/s",
+                      file=sys.stderr, flush=True)
         if TIMED in layouts:
             print(json.dumps(timers(scratch, options)), flush=True)
         for layout in layouts:
             ours = statistics.median(row["tokens_per_second"] for row in cut[layout])
-            peer = statistics.median(one[id(LAYOUTS[layout][2])])
-            waits = {axis: round(statistics.median(row[axis] for row in cut[layout]), 3)
+            whole = one[id(LAYOUTS[layout][2])]
+            peer = statistics.median(row["tokens_per_second"] for row in whole)
+            waits = {axis: round(statistics.median(row["exposed"][axis] for row in cut[layout]), 3)
                      for axis in AXES}
             print(json.dumps({"name": "splits", "case": layout, "ours": ours, "peer": peer,
                               "peer_name": "one process, all cores", "unit": "tokens/s",
                               "ratio": ours / peer, "repeats": options.repeats,
-                              "exposed_share": waits}), flush=True)
+                              "exposed_share": waits, "work_ms": work(cut[layout]), "peer_work_ms": work(whole)}),
+                  flush=True)
+
+
+def work(runs: list[dict]) -> dict:
+    """Milliseconds of a step by kind of work: the medians over the runs."""
+    return {kind: round(1e3 * statistics.median(run["work"][kind] for run in runs), 1) for kind in runs[0]["work"]}
 
 
 def timers(scratch: pathlib.Path, options: argparse.Namespace) -> dict:
@@ -96,7 +105,8 @@ def timers(scratch: pathlib.Path, options: argparse.Namespace) -> dict:
 
 def run(scratch: pathlib.Path, name: str, ranks: int, settings: list[str], steps: int,
         more: dict | None = None) -> dict:
-    """Medians over the steps that count: tokens/s, and the share of a step that rank 0 waited, by axis.
+    """Medians over the steps that count: tokens/s, the share of a step that rank 0 waited, by axis, and its seconds by
+    kind of work.
 
     `more`: environment.
     """
@@ -113,11 +123,12 @@ def run(scratch: pathlib.Path, name: str, ranks: int, settings: list[str], steps
         sys.exit(f"{name} ended with {done.returncode}:\n{done.stderr[-3000:]}")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if row["step"] > WARM_UP]
-    median = {"tokens_per_second": statistics.median(row["tokens_per_second"] for row in rows)}
-    for axis in AXES:
-        median[axis] = statistics.median(
-            row[f"exposed_{axis}_seconds"] / row["step_seconds"] for row in rows)
-    return median
+    kinds = [key for key in rows[0] if key.startswith("work_")] + ["bubble_seconds"]
+    return {"tokens_per_second": statistics.median(row["tokens_per_second"] for row in rows),
+            "exposed": {axis: statistics.median(row[f"exposed_{axis}_seconds"] / row["step_seconds"] for row in rows)
+                        for axis in AXES},
+            "work": {key.removeprefix("work_").removesuffix("_seconds"): statistics.median(row[key] for row in rows)
+                     for key in kinds}}
 
 
 if __name__ == "__main__":

@@ -143,6 +143,20 @@ TEST_P(FailureTest, EveryKindOfMismatchIsToldToEveryRankNamingTheOneThatDiffers)
   }
 }
 
+// Each takes itself for the only one that has anything, so that neither expects a message.
+TEST_P(FailureTest, RanksThatDisagreeWhoHasTheOnlyPartAreTold) {
+  RunWorld(2, With(), [](Communicator& world) {
+    float mine = 1, all[2] = {};
+    ASSERT_TRUE(world.Barrier()->Wait().ok());
+    std::vector<size_t> counts(2, 0);
+    counts[world.rank().index()] = 1;
+    const absl::Status status =
+        world.AllGatherV(&mine, all, counts, {0, 1}, DataType::kFloat32)->Wait(absl::Seconds(10));
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(Text(status), HasSubstr("rank 1 called all_gather_v(float, counts of sum 1"));
+  });
+}
+
 TEST_P(FailureTest, UnequalCountsOfAllToAllVAreFound) {
   RunWorld(2, With(), [](Communicator& world) {
     std::vector<float> in(100), out(100);
@@ -402,6 +416,29 @@ TEST_P(FailureTest, ARankThatHasFinishedACollectiveMayLeaveBeforeOthersCallIt) {
     ASSERT_TRUE(world->Receive(&token, sizeof(token), GroupRank(2), 2)->Wait().ok());
     EXPECT_THAT(Text(world->AllGather(&one, all, 1, DataType::kFloat32)->Wait()),
                 HasSubstr("is gone"));
+  });
+}
+
+// Rank 0 leaves when its message is sent, and its end is noticed before the other one receives.
+TEST(LeavingTest, WhatARankSentAheadIsReceivedHoweverLate) {
+  RunRanks(2, {"transport=shm", "log.level=off"}, [](std::shared_ptr<Endpoint> endpoint) {
+    const bool leaves = endpoint->rank() == Rank(0);
+    auto world = *Communicator::Create(std::move(endpoint), "world", AllRanks(2));
+    int data = leaves ? 7 : 0;
+    ASSERT_TRUE(world->Barrier()->Wait().ok());
+    if (leaves) {
+      EXPECT_TRUE(world->Send(&data, sizeof(data), GroupRank(1), 1)->Wait().ok());
+      return;
+    }
+    const absl::Time limit = absl::Now() + absl::Seconds(20);
+    while (world->health().ok() && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_THAT(Text(world->health()), HasSubstr("rank 0 is gone"));
+    const auto receive = [&] {
+      return world->Receive(&data, sizeof(data), GroupRank(0), 1)->Wait();
+    };
+    EXPECT_EQ(receive(), absl::OkStatus());
+    EXPECT_EQ(data, 7);
+    EXPECT_THAT(Text(receive()), HasSubstr("rank 0 is gone"));
   });
 }
 

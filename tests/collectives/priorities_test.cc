@@ -50,7 +50,8 @@ TEST(PrioritiesTest, OthersYieldWhileAMoreUrgentWorkMovesAndNotWhileItWaits) {
   std::vector<std::shared_ptr<Operation>> active = {Make("high", Priority::kHigh),
                                                     Make("normal", Priority::kNormal),
                                                     Make("low", Priority::kLow)};
-  Priorities priorities;
+  constexpr uint32_t kMost = 256;
+  Priorities priorities(kMost * kWorksAtLink);
   constexpr int64_t kNow = 1'000'000'000;
   for (const auto& operation : active) operation->moved_ns = kNow;
   const auto windows = [&](int64_t now_ns) {
@@ -59,17 +60,15 @@ TEST(PrioritiesTest, OthersYieldWhileAMoreUrgentWorkMovesAndNotWhileItWaits) {
     for (const auto& operation : active) all.push_back(priorities.WindowOf(*operation));
     return all;
   };
-  EXPECT_EQ(windows(kNow), (std::vector<uint32_t>{UINT32_MAX, kYieldingWindow, kYieldingWindow}));
+  EXPECT_EQ(windows(kNow), (std::vector<uint32_t>{kMost, kYieldingWindow, kYieldingWindow}));
   // The high one waits for its peer, then the normal one too.
   for (size_t i : {1, 2}) active[i]->moved_ns = kNow + 10'000'000;
-  EXPECT_EQ(windows(kNow + 10'000'000),
-            (std::vector<uint32_t>{UINT32_MAX, UINT32_MAX, kYieldingWindow}));
+  EXPECT_EQ(windows(kNow + 10'000'000), (std::vector<uint32_t>{kMost, kMost, kYieldingWindow}));
   active[2]->moved_ns = kNow + 20'000'000;
-  EXPECT_EQ(windows(kNow + 20'000'000),
-            (std::vector<uint32_t>{UINT32_MAX, UINT32_MAX, kLowWindow}));
+  EXPECT_EQ(windows(kNow + 20'000'000), (std::vector<uint32_t>{kMost, kMost, kLowWindow}));
   active[0]->verdict = absl::CancelledError("over");
   active[0]->moved_ns = kNow + 20'000'000;
-  EXPECT_EQ(windows(kNow + 20'000'000)[1], UINT32_MAX);
+  EXPECT_EQ(windows(kNow + 20'000'000)[1], kMost);
   EXPECT_EQ(priorities.Describe(), "");
   priorities.Count(*active[2], 3'000'000);
   EXPECT_THAT(priorities.Describe(), HasSubstr("priority low: 1 works, 1000 B, 3 ms each"));
@@ -137,6 +136,44 @@ TEST(ExecutionTest, HandsNoMoreChunksToALinkThanItsWindow) {
   while (!peers.link.posted.empty()) peers.link.FinishFirst();
   EXPECT_TRUE(execution.Advance(peers));
   EXPECT_TRUE(execution.done());
+}
+
+TEST(PrioritiesTest, NoWorkTakesAllRequestsOfALink) {
+  const Priorities priorities(2 * kWorksAtLink), least(1);
+  for (const Priority priority : {Priority::kLow, Priority::kNormal, Priority::kHigh}) {
+    EXPECT_EQ(priorities.WindowOf(*Make("", priority)), 2u);
+    EXPECT_EQ(least.WindowOf(*Make("", priority)), 1u);
+  }
+}
+
+// Each has more chunks for the other rank than a link holds requests.
+TEST(PrioritiesTest, LargeCollectivesOfTwoGroupsMayStartInAnotherOrderOnEachRank) {
+  for (const char* transport : {"transport=shm", "transport=tcp"}) {
+    RunRanks(2,
+             {transport, "transport.requests=64", "collective.algorithm=direct",
+              "collective.chunk_bytes=8KiB", "collective.timeout=20s"},
+             [&](std::shared_ptr<Endpoint> endpoint) {
+               auto one = *Communicator::Create(endpoint, "one", AllRanks(2));
+               auto other = *Communicator::Create(endpoint, "other", AllRanks(2));
+               ASSERT_TRUE(one->Barrier()->Wait().ok());  // links are there
+               constexpr size_t kCount = 1 << 18;         // 128 chunks
+               const std::vector<float> mine(kCount, 1);
+               std::vector<float> of_one(2 * kCount), of_other(2 * kCount);
+               const auto start = [&](Communicator& group, std::vector<float>& all) {
+                 return group.AllGather(mine.data(), all.data(), kCount, DataType::kFloat32);
+               };
+               std::vector<WorkPtr> works;
+               if (endpoint->rank() == Rank(0)) works.push_back(start(*one, of_one));
+               works.push_back(start(*other, of_other));
+               if (endpoint->rank() == Rank(1)) works.push_back(start(*one, of_one));
+               for (const WorkPtr& work : works) {
+                 const absl::Status status = work->Wait();
+                 ASSERT_TRUE(status.ok()) << transport << ": " << status;
+               }
+               EXPECT_EQ(of_one, std::vector<float>(2 * kCount, 1));
+               EXPECT_EQ(of_other, of_one);
+             });
+  }
 }
 
 // All priorities at once, of collectives and messages, on one communicator and on two.

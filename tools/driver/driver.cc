@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "collectives/recovery.h"
 #include "tools/driver/state_folder.h"
 
 namespace weft::driver {
@@ -30,7 +31,7 @@ absl::Status Replaced(const DriverRecord& by) {
 }
 
 // What all hosts and ranks go by from the first to the last.
-absl::Status CheckSize(const Policy& has, const Policy& wanted) {
+absl::Status CheckSize(const recovery::Policy& has, const recovery::Policy& wanted) {
   if (has.nodes == wanted.nodes && has.ranks_per_node == wanted.ranks_per_node) {
     return absl::OkStatus();
   }
@@ -42,7 +43,7 @@ absl::Status CheckSize(const Policy& has, const Policy& wanted) {
 }
 
 // In a new store they count their incarnations from 1; each host keeps its node.
-void ForgetExecutors(JobState& job) {
+void ForgetExecutors(recovery::JobState& job) {
   for (auto& [_, host] : job.hosts) host.incarnation = 0;
 }
 
@@ -58,7 +59,7 @@ std::vector<std::string> TakeOptions(const DriverOptions& options, DriverRecord&
     changes.push_back(absl::StrCat(name, " ", TextOf(wanted), " (was ", TextOf(has), ")"));
     has = wanted;
   };
-  Policy& policy = record.policy;
+  recovery::Policy& policy = record.policy;
   take("--recover", policy.restarts_most, options.policy.restarts_most);
   take("--self-tests", policy.self_tests, options.policy.self_tests);
   take("--replay-hosts", policy.replay_hosts, options.policy.replay_hosts);
@@ -106,10 +107,10 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Open(collectives::Store* store,
         WEFT_RETURN_IF_ERROR(CheckSize(earlier.policy, options.policy));
         record = std::move(earlier);
         changes = TakeOptions(options, record);
-        GoOn(record.policy, record.job, now);
+        recovery::GoOn(record.policy, record.job, now);
       }
     }
-    if (record.job.nodes.empty()) record.job = NewJob(options.policy, now);
+    if (record.job.nodes.empty()) record.job = recovery::NewJob(options.policy, now);
     if (is_new_store) ForgetExecutors(record.job);
     for (const std::string& change : changes) {
       record.history.push_back({.time = now, .text = change});
@@ -186,20 +187,20 @@ bool Driver::IsLost(const Heard& heard, absl::Time now) const {
   return now - heard.at > lease + lease / 4;
 }
 
-std::vector<Event> Driver::EventsOf(const std::string& host, const Heard& heard,
-                                    absl::Time now) const {
+std::vector<recovery::Event> Driver::EventsOf(const std::string& host, const Heard& heard,
+                                              absl::Time now) const {
   const HostReport& report = heard.report;
   const auto known = job().hosts.find(host);
   const bool is_known = known != job().hosts.end();
   if (IsLost(heard, now)) {
     if (!is_known) return {};
-    return {{.kind = EventKind::kHostLost, .now = now, .host = host}};
+    return {{.kind = recovery::EventKind::kHostLost, .now = now, .host = host}};
   }
-  std::vector<Event> events;
+  std::vector<recovery::Event> events;
   if (!is_known || known->second.incarnation != report.incarnation) {
     // The report of one that died long ago is in the store as well: who joins goes on reporting.
     if (!heard.changed || report.leaves || report.over) return {};
-    return {{.kind = EventKind::kHostJoined,
+    return {{.kind = recovery::EventKind::kHostJoined,
              .now = now,
              .host = host,
              .incarnation = report.incarnation,
@@ -207,9 +208,9 @@ std::vector<Event> Driver::EventsOf(const std::string& host, const Heard& heard,
              .rack = report.rack}};
   }
   if (known->second.evicted) return {};
-  if (report.leaves) return {{.kind = EventKind::kHostLeaves, .now = now, .host = host}};
+  if (report.leaves) return {{.kind = recovery::EventKind::kHostLeaves, .now = now, .host = host}};
   if (report.test != 0 && report.test == known->second.test) {
-    events.push_back({.kind = EventKind::kSelfTest,
+    events.push_back({.kind = recovery::EventKind::kSelfTest,
                       .now = now,
                       .host = host,
                       .test = report.test,
@@ -219,7 +220,7 @@ std::vector<Event> Driver::EventsOf(const std::string& host, const Heard& heard,
   }
   if (job().replay.has_value() && report.replay == job().replay->task) {
     for (const std::string& digest : report.digests) {
-      events.push_back({.kind = EventKind::kReplayed,
+      events.push_back({.kind = recovery::EventKind::kReplayed,
                         .now = now,
                         .host = host,
                         .test = report.replay,
@@ -230,7 +231,7 @@ std::vector<Event> Driver::EventsOf(const std::string& host, const Heard& heard,
   for (const RankReport& rank : report.ranks) {
     if (rank.alive || rank.rank < 0 || rank.rank >= static_cast<int>(job().ranks.size())) continue;
     if (rank.rank / record_.policy.ranks_per_node != known->second.node) continue;
-    events.push_back({.kind = EventKind::kRankEnded,
+    events.push_back({.kind = recovery::EventKind::kRankEnded,
                       .now = now,
                       .host = host,
                       .rank = rank.rank,
@@ -241,30 +242,34 @@ std::vector<Event> Driver::EventsOf(const std::string& host, const Heard& heard,
   return events;
 }
 
-absl::StatusOr<std::vector<Action>> Driver::Turn(absl::Time now) {
+absl::StatusOr<std::vector<recovery::Action>> Driver::Turn(absl::Time now) {
   WEFT_RETURN_IF_ERROR(Hear(now));
-  std::vector<Event> events;
+  std::vector<recovery::Event> events;
   for (const auto& [host, heard] : heard_) {
-    for (Event& event : EventsOf(host, heard, now)) events.push_back(std::move(event));
+    for (recovery::Event& event : EventsOf(host, heard, now)) events.push_back(std::move(event));
   }
   // A host of which this driver has heard nothing at all since it was started is in heard_ as well:
   // its executor's last report is in the store.
-  events.push_back({.kind = EventKind::kTime, .now = now});
+  events.push_back({.kind = recovery::EventKind::kTime, .now = now});
   return Commit(events, now);
 }
 
-absl::StatusOr<std::vector<Action>> Driver::Evict(const std::string& host, const std::string& why,
-                                                  absl::Time now) {
+absl::StatusOr<std::vector<recovery::Action>> Driver::Evict(const std::string& host,
+                                                            const std::string& why,
+                                                            absl::Time now) {
   const auto known = job().hosts.find(host);
   if (known == job().hosts.end()) {
     return absl::NotFoundError(absl::StrCat("the job has no host '", host, "'"));
   }
-  return Commit({{.kind = EventKind::kHostEvicted, .now = now, .host = host, .text = why}}, now);
+  return Commit(
+      {{.kind = recovery::EventKind::kHostEvicted, .now = now, .host = host, .text = why}}, now);
 }
 
-absl::StatusOr<std::vector<Action>> Driver::Replay(const std::string& why, absl::Time now) {
-  WEFT_ASSIGN_OR_RETURN(std::vector<Action> actions,
-                        Commit({{.kind = EventKind::kReplay, .now = now, .text = why}}, now));
+absl::StatusOr<std::vector<recovery::Action>> Driver::Replay(const std::string& why,
+                                                             absl::Time now) {
+  WEFT_ASSIGN_OR_RETURN(
+      std::vector<recovery::Action> actions,
+      Commit({{.kind = recovery::EventKind::kReplay, .now = now, .text = why}}, now));
   if (!actions.empty()) return actions;
   const int size = record_.policy.replay_hosts;
   return absl::FailedPreconditionError(
@@ -275,16 +280,18 @@ absl::StatusOr<std::vector<Action>> Driver::Replay(const std::string& why, absl:
                          2 * size, " hosts that are not being tested"));
 }
 
-absl::StatusOr<std::vector<Action>> Driver::Diagnosed(const std::vector<int>& ranks, Blame blame,
-                                                      const std::string& text, absl::Time now) {
-  std::vector<Event> events;
+absl::StatusOr<std::vector<recovery::Action>> Driver::Diagnosed(const std::vector<int>& ranks,
+                                                                recovery::Blame blame,
+                                                                const std::string& text,
+                                                                absl::Time now) {
+  std::vector<recovery::Event> events;
   std::set<std::string> hosts;
   for (const int rank : ranks) {
     if (rank < 0 || rank >= static_cast<int>(job().ranks.size())) continue;
     // One rank speaks for all of its host: another host may have their node after the first.
     const auto node = static_cast<size_t>(rank / record_.policy.ranks_per_node);
-    if (blame == Blame::kHost && !hosts.insert(job().nodes[node].host).second) continue;
-    events.push_back({.kind = EventKind::kDiagnosed,
+    if (blame == recovery::Blame::kHost && !hosts.insert(job().nodes[node].host).second) continue;
+    events.push_back({.kind = recovery::EventKind::kDiagnosed,
                       .now = now,
                       .text = absl::StrCat("diagnosis: ", text),
                       .rank = rank,
@@ -294,28 +301,42 @@ absl::StatusOr<std::vector<Action>> Driver::Diagnosed(const std::vector<int>& ra
 }
 
 absl::Status Driver::SiteTold(int64_t notice, absl::Time now) {
-  return Commit({{.kind = EventKind::kSiteTold, .now = now, .notice = notice}}, now).status();
+  return Commit({{.kind = recovery::EventKind::kSiteTold, .now = now, .notice = notice}}, now)
+      .status();
 }
 
-absl::StatusOr<std::vector<Action>> Driver::Stop(int exit_status, const std::string& why,
-                                                 absl::Time now) {
-  return Commit(
-      {{.kind = EventKind::kStopped, .now = now, .exit_status = exit_status, .text = why}}, now);
+absl::StatusOr<std::vector<recovery::Action>> Driver::Stop(int exit_status, const std::string& why,
+                                                           absl::Time now) {
+  return Commit({{.kind = recovery::EventKind::kStopped,
+                  .now = now,
+                  .exit_status = exit_status,
+                  .text = why}},
+                now);
 }
 
-absl::StatusOr<std::vector<Action>> Driver::Commit(const std::vector<Event>& events,
-                                                   absl::Time now) {
-  absl::StatusOr<std::vector<Action>> done = TryCommit(events, now);
+absl::StatusOr<std::vector<recovery::Action>> Driver::Commit(std::vector<recovery::Event> events,
+                                                             absl::Time now) {
+  const bool any_ended =
+      std::any_of(job().ranks.begin(), job().ranks.end(),
+                  [](const recovery::RankState& rank) { return rank.done; }) ||
+      std::any_of(events.begin(), events.end(), [](const recovery::Event& event) {
+        return event.kind == recovery::EventKind::kRankEnded;
+      });
+  if (any_ended && !job().outcome.has_value()) {
+    WEFT_ASSIGN_OR_RETURN(const bool over, collectives::Recovery::IsOver(*store_));
+    for (recovery::Event& event : events) event.over = over;
+  }
+  absl::StatusOr<std::vector<recovery::Action>> done = TryCommit(events, now);
   // On what an earlier call has left of which this driver did not learn.
   return absl::IsFailedPrecondition(done.status()) ? TryCommit(events, now) : done;
 }
 
-absl::StatusOr<std::vector<Action>> Driver::TryCommit(const std::vector<Event>& events,
-                                                      absl::Time now) {
+absl::StatusOr<std::vector<recovery::Action>> Driver::TryCommit(
+    const std::vector<recovery::Event>& events, absl::Time now) {
   DriverRecord next = record_;
-  std::vector<Action> actions;
-  for (const Event& event : events) {
-    for (Action& action : Decide(next.policy, next.job, event)) {
+  std::vector<recovery::Action> actions;
+  for (const recovery::Event& event : events) {
+    for (recovery::Action& action : recovery::Decide(next.policy, next.job, event)) {
       next.history.push_back({.time = now, .text = ToText(action)});
       actions.push_back(std::move(action));
     }

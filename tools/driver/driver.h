@@ -24,7 +24,7 @@
 namespace weft::driver {
 
 struct DriverOptions {
-  Policy policy;
+  recovery::Policy policy;
   // Executors end their ranks when they have not reached the store for so long, unless the ranks
   // go on (fence.h). A host counts as lost after a quarter more, so that its ranks are gone when
   // others are started in their place.
@@ -52,20 +52,22 @@ class Driver {
 
   // Looks at all reports once, and returns what was decided. kAborted: another driver has taken
   // this one's place.
-  absl::StatusOr<std::vector<Action>> Turn(absl::Time now);
+  absl::StatusOr<std::vector<recovery::Action>> Turn(absl::Time now);
   // What somebody asks for by hand. kNotFound: the job has no such host.
-  absl::StatusOr<std::vector<Action>> Evict(const std::string& host, const std::string& why,
-                                            absl::Time now);
+  absl::StatusOr<std::vector<recovery::Action>> Evict(const std::string& host,
+                                                      const std::string& why, absl::Time now);
   // The site has been told of that host's eviction or loss (JobState::notices).
   absl::Status SiteTold(int64_t notice, absl::Time now);
   // What the diagnosis of the whole job says of each of these ranks; changes nothing where it was
   // acted on before.
-  absl::StatusOr<std::vector<Action>> Diagnosed(const std::vector<int>& ranks, Blame blame,
-                                                const std::string& text, absl::Time now);
+  absl::StatusOr<std::vector<recovery::Action>> Diagnosed(const std::vector<int>& ranks,
+                                                          recovery::Blame blame,
+                                                          const std::string& text, absl::Time now);
   // Replays a step on all hosts (recovery/replay.h). kFailedPrecondition: the job cannot, with the
   // reason.
-  absl::StatusOr<std::vector<Action>> Replay(const std::string& why, absl::Time now);
-  absl::StatusOr<std::vector<Action>> Stop(int exit_status, const std::string& why, absl::Time now);
+  absl::StatusOr<std::vector<recovery::Action>> Replay(const std::string& why, absl::Time now);
+  absl::StatusOr<std::vector<recovery::Action>> Stop(int exit_status, const std::string& why,
+                                                     absl::Time now);
 
   // Once the job is over and whoever has to know does: no driver goes on from here.
   absl::Status Close();
@@ -73,7 +75,7 @@ class Driver {
   const DriverRecord& record() const { return record_; }
   // What Open() has changed of a job that goes on: "--recover 50 (was 1)".
   const std::vector<std::string>& changes() const { return changes_; }
-  const JobState& job() const { return record_.job; }
+  const recovery::JobState& job() const { return record_.job; }
   struct Heard {
     HostReport report;
     absl::Time at;         // when its last beat was seen first
@@ -87,11 +89,14 @@ class Driver {
   Driver(collectives::Store* store, OwnRecord own) : store_(store), own_(std::move(own)) {}
   absl::Status BeginCopy(const std::string& token);
   absl::Status Hear(absl::Time now);
-  std::vector<Event> EventsOf(const std::string& host, const Heard& heard, absl::Time now) const;
+  std::vector<recovery::Event> EventsOf(const std::string& host, const Heard& heard,
+                                        absl::Time now) const;
   bool IsLost(const Heard& heard, absl::Time now) const;
-  absl::StatusOr<std::vector<Action>> Commit(const std::vector<Event>& events, absl::Time now);
+  absl::StatusOr<std::vector<recovery::Action>> Commit(std::vector<recovery::Event> events,
+                                                       absl::Time now);
   // kFailedPrecondition: nothing is done, and record_ is what an earlier call has left.
-  absl::StatusOr<std::vector<Action>> TryCommit(const std::vector<Event>& events, absl::Time now);
+  absl::StatusOr<std::vector<recovery::Action>> TryCommit(
+      const std::vector<recovery::Event>& events, absl::Time now);
   absl::Status Write(DriverRecord next);
 
   collectives::Store* const store_;

@@ -145,8 +145,8 @@ absl::StatusOr<std::string> Etcd::Open(const std::string& name, absl::string_vie
   }
   return absl::PermissionDeniedError(
       absl::StrCat("etcd's key ", KeyOf(name),
-                   " was not written with this job's secret (WEFT_JOB_SECRET): it is another "
-                   "job's of this name, or a stranger's"));
+                   " was not written with this job's secret (WEFT_JOB_SECRET), but by "
+                   "another job of this name, or an unauthenticated client"));
 }
 
 absl::StatusOr<std::string> Etcd::Call(const std::string& path, const std::string& body) const {

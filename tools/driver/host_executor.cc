@@ -8,18 +8,14 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/open_files.h"
@@ -30,11 +26,11 @@
 #include "collectives/store/client/store_client.h"
 #include "collectives/store/relay/store_relay.h"
 #include "net/secret.h"
-#include "tools/command_line.h"
 #include "tools/driver/etcd.h"
 #include "tools/driver/fence.h"
 #include "tools/driver/host_link.h"
 #include "tools/driver/orders.h"
+#include "tools/driver/side_tasks.h"
 #include "tools/run/host_ranks.h"
 #include "tools/run/host_store.h"
 #include "tools/run/observer.h"
@@ -47,28 +43,20 @@ namespace {
 
 // Between two looks at leases, self-tests and records, where nothing else happens.
 constexpr absl::Duration kTick = absl::Milliseconds(200);
-// Beyond a self-test's own limit.
-constexpr absl::Duration kTestSlack = absl::Seconds(5);
 // For the last report, and for the driver to place the ranks of a host that leaves elsewhere.
 constexpr absl::Duration kFlushPatience = absl::Seconds(2);
-
-constexpr size_t kDigestMost = 200;  // characters
 
 // One try to reach the store that etcd names; between two looks at which one that is, and for one.
 constexpr absl::Duration kConnectMost = absl::Seconds(2), kEtcdPeriod = absl::Seconds(1);
 constexpr absl::Duration kEtcdMost = absl::Seconds(5);
 constexpr Bytes kCommandLineMost = MiB(2);  // Linux' own bound
 
-// The name of a job that runs beside `job`, for one of its tests: the whole suffix, and of the
-// job's name what there is room for.
-std::string JobBeside(const std::string& job, const std::string& suffix) {
-  return absl::StrCat(job.substr(0, kJobNameBytesMax - suffix.size()), suffix);
-}
-
 class Executor {
  public:
   explicit Executor(ExecutorOptions options)
-      : options_(std::move(options)), host_("weft-executor", options_.run) {}
+      : options_(std::move(options)),
+        host_("weft-executor", options_.run),
+        tasks_(options_, host_) {}
 
   absl::StatusOr<int> Run() {
     WEFT_RETURN_IF_ERROR(Connect());
@@ -123,6 +111,7 @@ class Executor {
     }
     WEFT_ASSIGN_OR_RETURN(const std::string text, store_->Get(kStateKey, options_.join_patience));
     WEFT_ASSIGN_OR_RETURN(record_, ParseDriverRecord(text));
+    WEFT_RETURN_IF_ERROR(CheckPeriod());
     run::RunOptions& run = options_.run;
     run.ranks = record_.policy.ranks_per_node;
     run.nodes = record_.policy.nodes;
@@ -133,6 +122,16 @@ class Executor {
                 std::all_of(addresses->begin(), addresses->end(),
                             [](const SocketAddress& address) { return address.is_loopback(); });
     return absl::OkStatus();
+  }
+
+  // A host that lets the lease pass between two heartbeats counts as lost.
+  absl::Status CheckPeriod() const {
+    if (options_.period < record_.lease) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("--period ", absl::FormatDuration(options_.period),
+                     " is not below the driver's --lease, ", absl::FormatDuration(record_.lease),
+                     ": this host would count as lost between two "
+                     "heartbeats; right is a quarter of it or less"));
   }
 
   // To the store that etcd names, and again to what it names then, until one answers: it may name
@@ -229,18 +228,24 @@ class Executor {
     host_.Turn(clock_.Now() + kTick, link_->wake_fd());
     for (int signal : host_.TakeSignals()) Take(signal);
     TakeEnded();
-    TakeTest();
+    urgent_ = tasks_.Take() || urgent_;
     Look();
     CheckLink();
-    if (auto record = link_->Take(); record.has_value()) record_ = *std::move(record);
+    if (auto record = link_->Take(); record.has_value()) Take(*std::move(record));
     if (!exit_status_.has_value()) {
-      local_.helps = host_.runs_aside() && aside_ == Aside::kHelp;
+      local_.helps = tasks_.helps();
       for (const Order& order : OrdersFor(record_, local_)) Do(order);
       // Nobody waits for the ranks of a host of which the driver knows that it leaves.
       const bool is_out = record_.job.hosts.count(options_.host) == 0;
       if (leaves_ && is_out && host_.alive() == 0) exit_status_ = leave_status_;
     }
     Report(std::exchange(urgent_, false));
+  }
+
+  void Take(DriverRecord record) {
+    const absl::Duration before = std::exchange(record_, std::move(record)).lease;
+    const absl::Status period = CheckPeriod();
+    if (!period.ok() && record_.lease != before) host_.Say(period.message());
   }
 
   // A signal to end: the host is to be drained, and the job goes on elsewhere.
@@ -363,19 +368,22 @@ class Executor {
         TakeNode(order.node);
         break;
       case OrderKind::kKillRank:
-        kill(-host_.ranks()[static_cast<size_t>(order.local_rank)].pid, SIGKILL);
+        host_.Kill(host_.ranks()[static_cast<size_t>(order.local_rank)]);
         break;
       case OrderKind::kStartRank:
         StartRank(order);
         break;
       case OrderKind::kTest:
-        BeginTest(order);
+        local_.test = order.test;
+        tasks_.BeginTest(order, variables_);
         break;
       case OrderKind::kHelp:
-        Help(order);
+        local_.helped = order.test;
+        tasks_.Help(order, variables_);
         break;
       case OrderKind::kReplay:
-        BeginReplay(order);
+        local_.replayed = order.test;
+        tasks_.BeginReplay(order);
         break;
       case OrderKind::kExit:
         host_.Say(order.text);
@@ -440,162 +448,6 @@ class Executor {
     exit_status_ = 1;
   }
 
-  // ---- Self-test
-
-  void BeginTest(const Order& order) {
-    local_.test = order.test;
-    host_.KillAside();
-    aside_ = Aside::kTest;
-    host_.Say(absl::StrCat("testing this host (at most ",
-                           absl::FormatDuration(options_.self_test.limit), ")"));
-    std::error_code error;
-    std::vector<std::string> command = {
-        std::filesystem::read_symlink("/proc/self/exe", error).string(), "--self-test",
-        "--test-limit", absl::FormatDuration(options_.self_test.limit)};
-    for (const std::string& test : options_.self_test.commands) {
-      command.push_back("--test");
-      command.push_back(test);
-    }
-    command.push_back("--test-helpers");
-    command.push_back(absl::StrCat(order.helper));
-    const absl::Status started = host_.StartAside(command, PairVariables(order.test, 0));
-    if (!started.ok()) return EndTest(false, std::string(started.message()));
-    kill_test_at_ = clock_.Now() + options_.self_test.limit + kTestSlack;
-  }
-
-  // The environment of one process of a pair. One runs on the suspected host, the other one on a
-  // helper, and they meet in the job's store under a name of their own.
-  run::Variables PairVariables(int64_t test, int rank) const {
-    run::Variables variables = variables_;
-    variables["WEFT_JOB_ID"] = JobBeside(options_.run.job, absl::StrCat(".test-", test));
-    variables["WEFT_STORE"] = options_.run.store;  // a relay serves the ranks' job alone
-    variables["RANK"] = variables["GROUP_RANK"] = absl::StrCat(rank);
-    variables["WORLD_SIZE"] = "2";
-    variables["LOCAL_RANK"] = "0";
-    variables["LOCAL_WORLD_SIZE"] = "1";
-    variables.erase("WEFT_RECOVER");
-    return variables;
-  }
-
-  // Its result is the suspected host's.
-  void Help(const Order& order) {
-    local_.helped = order.test;
-    if (host_.runs_aside()) return;
-    const absl::Status started = host_.StartAside(
-        PairCommand(order.helper, options_.self_test.limit), PairVariables(order.test, 1));
-    if (!started.ok()) return host_.Say(absl::StrCat("help with a test: ", started.message()));
-    aside_ = Aside::kHelp;
-    kill_test_at_ = clock_.Now() + options_.self_test.limit + kTestSlack;
-  }
-
-  // Takes what runs beside the ranks, once it has ended.
-  void TakeTest() {
-    if (clock_.Now() >= kill_test_at_) host_.KillAside();
-    const std::unique_ptr<run::RankProcess> test = host_.TakeAside();
-    if (test == nullptr) return;
-    const std::vector<std::string> lines = test->output->LastLines();
-    kill_test_at_ = absl::InfiniteFuture();
-    switch (aside_) {
-      case Aside::kHelp:
-        return;
-      case Aside::kReplay:
-        return EndReplayPart(*test);
-      case Aside::kTest:
-        break;
-    }
-    EndTest(test->status == 0, lines.empty() ? test->Outcome() : lines.back());
-  }
-
-  void EndTest(bool passed, std::string text) {
-    kill_test_at_ = absl::InfiniteFuture();
-    host_.Say(absl::StrCat("self-test ", passed ? "passed: " : "failed: ", text));
-    tested_ = local_.test;
-    passed_ = passed;
-    test_text_ = std::move(text);
-    urgent_ = true;
-  }
-
-  // ---- Replay
-
-  void BeginReplay(const Order& order) {
-    local_.replayed = order.test;
-    host_.KillAside();
-    parts_ = order.parts;
-    digests_.clear();
-    replayed_ = 0;
-    replay_text_.clear();
-    StartReplayPart();
-  }
-
-  // As weft-run would start the ranks of this host in a job of the group's hosts.
-  void StartReplayPart() {
-    const ReplayPart& part = parts_[digests_.size()];
-    std::error_code error;
-    const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-    const run::RunOptions& run = options_.run;
-    std::vector<std::string> command = {
-        self.parent_path() / "weft-run",
-        "--ranks",
-        absl::StrCat(run.ranks),
-        "--nnodes",
-        absl::StrCat(part.size),
-        "--node-rank",
-        absl::StrCat(part.index),
-        "--master-addr",
-        part.master,
-        "--master-port",
-        absl::StrCat(run.master_port),
-        "--store",
-        run.store,
-        "--job",
-        JobBeside(run.job, absl::StrCat(".replay-", local_.replayed, ".", part.group)),
-        "--no-prefix"};
-    for (const std::string& setting : run.settings) {
-      command.push_back("--set");
-      command.push_back(setting);
-    }
-    command.push_back("--");
-    if (options_.replay.empty()) {
-      command.insert(command.end(), run.command.begin(), run.command.end());
-      command.push_back("--replay");
-    } else {
-      command.insert(command.end(), {"/bin/sh", "-c", options_.replay});
-    }
-    host_.Say(absl::StrCat("replaying a step in group ", part.group, " as host ", part.index,
-                           " of ", part.size, " (at most ",
-                           absl::FormatDuration(options_.replay_limit), ")"));
-    aside_ = Aside::kReplay;
-    kill_test_at_ = clock_.Now() + options_.replay_limit;
-    const absl::Status started = host_.StartAside(command, run::ProcessVariables());
-    if (started.ok()) return;
-    kill_test_at_ = absl::InfiniteFuture();
-    EndReplayPart("", std::string(started.message()));
-  }
-
-  void EndReplayPart(const run::RankProcess& process) {
-    constexpr absl::string_view kResult = "replay: ";
-    const std::vector<std::string> lines = process.output->LastLines();
-    for (auto line = lines.rbegin(); process.status == 0 && line != lines.rend(); ++line) {
-      absl::string_view digest = *line;
-      if (!absl::ConsumePrefix(&digest, kResult) || digest.empty()) continue;
-      return EndReplayPart(std::string(digest), "");
-    }
-    EndReplayPart("", process.status == 0 ? "it wrote no line 'replay: DIGEST'"
-                      : lines.empty()     ? process.Outcome()
-                                          : lines.back());
-  }
-
-  // Empty: it failed.
-  void EndReplayPart(const std::string& digest, const std::string& problem) {
-    host_.Say(digest.empty() ? absl::StrCat("the replay failed: ", problem)
-                             : absl::StrCat("replayed: ", digest));
-    replay_text_ = problem;
-    digests_.push_back(digest.substr(0, kDigestMost));
-    if (digests_.size() < parts_.size()) return StartReplayPart();
-    replayed_ = local_.replayed;
-    urgent_ = true;
-  }
-
   // ---- Reports
 
   void Report(bool urgent) {
@@ -608,12 +460,7 @@ class Executor {
     report.leaves = leaves_;
     report.over = over_;
     report.spares = host_.spares();
-    report.test = tested_;
-    report.passed = passed_;
-    report.test_text = test_text_;
-    report.replay = replayed_;
-    if (replayed_ != 0) report.digests = digests_;
-    report.replay_text = replay_text_;
+    tasks_.Report(report);
     report.findings = findings_;
     for (const run::RankProcess& rank : host_.ranks()) {
       const LocalRank& mine = local_.ranks[static_cast<size_t>(rank.local_rank)];
@@ -648,6 +495,7 @@ class Executor {
   std::unique_ptr<collectives::StoreClient> store_;
   std::unique_ptr<collectives::StoreRelay> relay_;  // null: ranks ask the store themselves
   run::HostRanks host_;
+  SideTasks tasks_;
   std::unique_ptr<HostLink> link_;
   std::unique_ptr<run::Observer> observer_;
   run::Variables variables_;
@@ -661,16 +509,7 @@ class Executor {
   bool away_ = false;               // the driver was not reached for the lease
   bool cut_ = false;                // and the ranks were ended for that
   int leave_status_ = 0;
-  absl::Time leave_at_ = absl::InfiniteFuture(), kill_test_at_ = absl::InfiniteFuture();
-  enum class Aside : uint8_t { kTest, kHelp, kReplay };
-  Aside aside_ = Aside::kTest;  // what runs, or ran last, beside the ranks
-  std::vector<ReplayPart> parts_;
-  std::vector<std::string> digests_;  // of the parts that are done
-  int64_t replayed_ = 0;              // the task of a replay all of whose parts are done
-  std::string replay_text_;
-  int64_t tested_ = 0;  // the number of the last self-test that is done
-  bool passed_ = false;
-  std::string test_text_;
+  absl::Time leave_at_ = absl::InfiniteFuture();
   std::vector<std::string> findings_;
   std::optional<int> exit_status_;
   std::jthread watch_;  // of etcd

@@ -18,10 +18,10 @@ std::vector<Order> KillThen(const LocalState& local, Order then) {
   return {std::move(then)};
 }
 
-std::vector<ReplayPart> PartsOf(const JobState& job, const std::string& host) {
+std::vector<ReplayPart> PartsOf(const recovery::JobState& job, const std::string& host) {
   std::vector<ReplayPart> parts;
   int number = 0;
-  for (const ReplayGroup& group : job.replay->groups) {
+  for (const recovery::ReplayGroup& group : job.replay->groups) {
     if (group.phase != job.replay->phase) continue;
     const auto at = std::find(group.hosts.begin(), group.hosts.end(), host);
     const auto master = job.hosts.find(group.hosts.front());
@@ -39,7 +39,7 @@ std::vector<ReplayPart> PartsOf(const JobState& job, const std::string& host) {
 }  // namespace
 
 std::vector<Order> OrdersFor(const DriverRecord& record, const LocalState& local) {
-  const JobState& job = record.job;
+  const recovery::JobState& job = record.job;
   if (job.outcome.has_value()) {
     if (AnyAlive(local)) return {{.kind = OrderKind::kEndAll}};
     return {{.kind = OrderKind::kExit,
@@ -52,7 +52,7 @@ std::vector<Order> OrdersFor(const DriverRecord& record, const LocalState& local
     return AnyAlive(local) ? std::vector<Order>{{.kind = OrderKind::kKillAll}}
                            : std::vector<Order>{};
   }
-  const HostState& host = known->second;
+  const recovery::HostState& host = known->second;
   if (host.incarnation > local.incarnation) {
     return KillThen(local, {.kind = OrderKind::kExit,
                             .exit_status = kReplacedStatus,
@@ -96,7 +96,7 @@ std::vector<Order> OrdersFor(const DriverRecord& record, const LocalState& local
   if (host.node < 0) return orders;
   for (size_t i = 0; i < local.ranks.size(); ++i) {
     const LocalRank& mine = local.ranks[i];
-    const RankState& wanted =
+    const recovery::RankState& wanted =
         job.ranks[static_cast<size_t>(host.node * record.policy.ranks_per_node) + i];
     const bool is_wanted = wanted.runs && wanted.generation == mine.generation;
     const auto local_rank = static_cast<int>(i);

@@ -99,7 +99,7 @@ setInterval(() => { if (token.value) show(); }, 2000);
 </script></html>
 )";
 
-std::string StateOf(const HostState& host) {
+std::string StateOf(const recovery::HostState& host) {
   if (host.evicted) return absl::StrCat("evicted: ", host.reason);
   if (host.test != 0) return "tests itself";
   return host.node < 0 ? "spare" : "runs";
@@ -112,8 +112,8 @@ const RankReport* FindRank(const HostReport& report, int rank) {
   return nullptr;
 }
 
-observe::HttpResponse Said(const absl::StatusOr<std::vector<Action>>& decided,
-                           std::vector<Action>& said) {
+observe::HttpResponse Said(const absl::StatusOr<std::vector<recovery::Action>>& decided,
+                           std::vector<recovery::Action>& said) {
   if (absl::IsNotFound(decided.status())) {
     return {404, "text/plain; charset=utf-8", absl::StrCat(decided.status().message(), "\n")};
   }
@@ -124,7 +124,7 @@ observe::HttpResponse Said(const absl::StatusOr<std::vector<Action>>& decided,
     return {500, "text/plain; charset=utf-8", absl::StrCat(decided.status().message(), "\n")};
   }
   std::string text = decided->empty() ? "nothing to do\n" : "";
-  for (const Action& action : *decided) absl::StrAppend(&text, ToText(action), "\n");
+  for (const recovery::Action& action : *decided) absl::StrAppend(&text, ToText(action), "\n");
   said.insert(said.end(), decided->begin(), decided->end());
   return {200, "text/plain; charset=utf-8", text};
 }
@@ -160,7 +160,7 @@ observe::HttpServerOptions PageServer(const observe::HttpAddress& address, std::
 }
 
 std::string JobJson(const Driver& driver, absl::Time now) {
-  const JobState& job = driver.job();
+  const recovery::JobState& job = driver.job();
   Json json = {{"incarnation", driver.record().incarnation},
                {"started", job.started},
                {"restarts", job.restarts},
@@ -170,7 +170,7 @@ std::string JobJson(const Driver& driver, absl::Time now) {
     json["outcome"] = {{"exit_status", job.outcome->exit_status}, {"reason", job.outcome->reason}};
   }
   json["nodes"] = Json::array();
-  for (const NodeState& node : job.nodes) json["nodes"].push_back(node.host);
+  for (const recovery::NodeState& node : job.nodes) json["nodes"].push_back(node.host);
   json["hosts"] = Json::array();
   for (const auto& [name, host] : job.hosts) {
     const auto heard = driver.heard().find(name);
@@ -191,7 +191,7 @@ std::string JobJson(const Driver& driver, absl::Time now) {
   }
   json["ranks"] = Json::array();
   for (size_t rank = 0; rank < job.ranks.size(); ++rank) {
-    const RankState& state = job.ranks[rank];
+    const recovery::RankState& state = job.ranks[rank];
     const std::string& host =
         job.nodes[rank / static_cast<size_t>(driver.record().policy.ranks_per_node)].host;
     const auto heard = driver.heard().find(host);
@@ -216,7 +216,7 @@ std::string JobJson(const Driver& driver, absl::Time now) {
     for (const std::string& line : heard.report.recoveries) json["recoveries"].push_back(line);
   }
   json["notices"] = Json::array();
-  for (const Notice& notice : job.notices) {
+  for (const recovery::Notice& notice : job.notices) {
     json["notices"].push_back({{"host", notice.host}, {"why", notice.why}});
   }
   json["history"] = Json::array();
@@ -228,7 +228,7 @@ std::string JobJson(const Driver& driver, absl::Time now) {
 }
 
 observe::HttpResponse Answer(Driver& driver, const observe::HttpRequest& request, absl::Time now,
-                             std::vector<Action>& said) {
+                             std::vector<recovery::Action>& said) {
   absl::string_view path = request.path;
   if (request.method == "GET" && path == "/") return {200, "text/html; charset=utf-8", kHtml};
   if (request.method == "GET" && path == "/job.json") {

@@ -32,7 +32,7 @@ std::string JobJson(const Driver& driver, absl::Time now);
 
 // `said`: what was decided because of the request.
 observe::HttpResponse Answer(Driver& driver, const observe::HttpRequest& request, absl::Time now,
-                             std::vector<Action>& said);
+                             std::vector<recovery::Action>& said);
 
 }  // namespace weft::driver
 

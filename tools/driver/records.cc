@@ -121,7 +121,7 @@ absl::StatusOr<Json> ParseJson(absl::string_view text, const char* what) {
 // Texts of programs may be no UTF-8.
 std::string Dump(const Json& json) { return JsonText(json); }
 
-Json ToJson(const JobState& job) {
+Json ToJson(const recovery::JobState& job) {
   Json hosts = Json::object();
   for (const auto& [name, host] : job.hosts) {
     hosts[name] = {{"incarnation", host.incarnation},
@@ -137,13 +137,13 @@ Json ToJson(const JobState& job) {
                    {"blamed", absl::ToUnixMicros(host.blamed)}};
   }
   Json nodes = Json::array();
-  for (const NodeState& node : job.nodes) {
+  for (const recovery::NodeState& node : job.nodes) {
     nodes.push_back({{"host", node.host},
                      {"vacant_since", absl::ToUnixMicros(node.vacant_since)},
                      {"rack", node.rack}});
   }
   Json ranks = Json::array();
-  for (const RankState& rank : job.ranks) {
+  for (const recovery::RankState& rank : job.ranks) {
     ranks.push_back({{"generation", rank.generation},
                      {"runs", rank.runs},
                      {"done", rank.done},
@@ -155,7 +155,7 @@ Json ToJson(const JobState& job) {
                      {"due", absl::ToUnixMicros(rank.due)}});
   }
   Json notices = Json::array();
-  for (const Notice& notice : job.notices) {
+  for (const recovery::Notice& notice : job.notices) {
     notices.push_back({{"number", notice.number}, {"host", notice.host}, {"why", notice.why}});
   }
   Json json = {{"decisions", job.decisions},
@@ -169,9 +169,9 @@ Json ToJson(const JobState& job) {
                {"notices_made", job.notices_made},
                {"notices", notices}};
   if (job.replay.has_value()) {
-    const Replay& replay = *job.replay;
+    const recovery::Replay& replay = *job.replay;
     Json groups = Json::array();
-    for (const ReplayGroup& group : replay.groups) {
+    for (const recovery::ReplayGroup& group : replay.groups) {
       groups.push_back(
           {{"phase", group.phase}, {"hosts", group.hosts}, {"results", group.results}});
     }
@@ -189,16 +189,16 @@ Json ToJson(const JobState& job) {
   return json;
 }
 
-absl::StatusOr<Replay> ParseReplay(const Json& json) {
-  Replay replay;
+absl::StatusOr<recovery::Replay> ParseReplay(const Json& json) {
+  recovery::Replay replay;
   Reader reader(json, "a replay");
   reader.Take("why", replay.why);
   reader.Take("phase", replay.phase);
   reader.Take("task", replay.task);
   reader.Take("stop_status", replay.stop_status);
-  reader.Expect(replay.phase >= 0 && replay.phase < kReplayPhases, "has no such phase");
+  reader.Expect(replay.phase >= 0 && replay.phase < recovery::kReplayPhases, "has no such phase");
   reader.TakeList("groups", "a group of a replay", replay.groups,
-                  [](Reader& members, ReplayGroup& group) {
+                  [](Reader& members, recovery::ReplayGroup& group) {
                     members.Take("phase", group.phase);
                     members.Take("hosts", group.hosts);
                     for (const auto& [host, result] : members.Part("results").items()) {
@@ -210,7 +210,7 @@ absl::StatusOr<Replay> ParseReplay(const Json& json) {
   return replay;
 }
 
-absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
+absl::Status Parse(const Json& json, const recovery::Policy& policy, recovery::JobState& job) {
   Reader reader(json, "the job's state");
   reader.Take("decisions", job.decisions);
   reader.Take("started", job.started);
@@ -218,7 +218,7 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
   reader.Take("tests", job.tests);
   reader.Take("replays", job.replays);
   for (const auto& [name, object] : reader.Part("hosts").items()) {
-    HostState host;
+    recovery::HostState host;
     Reader members(object, "a host's state");
     members.Take("incarnation", host.incarnation);
     members.Take("address", host.address);
@@ -235,27 +235,29 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
     WEFT_RETURN_IF_ERROR(members.status());
     job.hosts.emplace(name, std::move(host));
   }
-  reader.TakeList("nodes", "a node's state", job.nodes, [&](Reader& members, NodeState& node) {
-    members.Take("host", node.host);
-    members.TakeTime("vacant_since", node.vacant_since);
-    members.Take("rack", node.rack);
-    members.Expect(node.host.empty() || job.hosts.count(node.host) > 0,
-                   "has a host that the job does not have");
-  });
-  reader.TakeList("ranks", "a rank's state", job.ranks, [](Reader& members, RankState& rank) {
-    members.Take("generation", rank.generation);
-    members.Take("runs", rank.runs);
-    members.Take("done", rank.done);
-    members.Take("last_end", rank.last_end);
-    members.Take("last_step", rank.last_step);
-    members.TakeTime("started", rank.started);
-    members.Take("diagnosed", rank.diagnosed);
-    members.Take("soon_ends", rank.soon_ends);
-    members.TakeTime("due", rank.due);
-  });
+  reader.TakeList("nodes", "a node's state", job.nodes,
+                  [&](Reader& members, recovery::NodeState& node) {
+                    members.Take("host", node.host);
+                    members.TakeTime("vacant_since", node.vacant_since);
+                    members.Take("rack", node.rack);
+                    members.Expect(node.host.empty() || job.hosts.count(node.host) > 0,
+                                   "has a host that the job does not have");
+                  });
+  reader.TakeList("ranks", "a rank's state", job.ranks,
+                  [](Reader& members, recovery::RankState& rank) {
+                    members.Take("generation", rank.generation);
+                    members.Take("runs", rank.runs);
+                    members.Take("done", rank.done);
+                    members.Take("last_end", rank.last_end);
+                    members.Take("last_step", rank.last_step);
+                    members.TakeTime("started", rank.started);
+                    members.Take("diagnosed", rank.diagnosed);
+                    members.Take("soon_ends", rank.soon_ends);
+                    members.TakeTime("due", rank.due);
+                  });
   reader.Take("notices_made", job.notices_made);
   reader.TakeList("notices", "a notice to the site", job.notices,
-                  [](Reader& members, Notice& notice) {
+                  [](Reader& members, recovery::Notice& notice) {
                     members.Take("number", notice.number);
                     members.Take("host", notice.host);
                     members.Take("why", notice.why);
@@ -268,7 +270,7 @@ absl::Status Parse(const Json& json, const Policy& policy, JobState& job) {
     WEFT_ASSIGN_OR_RETURN(job.replay, ParseReplay(reader.Part("replay")));
   }
   if (reader.status().ok() && json.contains("outcome")) {
-    Outcome outcome;
+    recovery::Outcome outcome;
     Reader members(reader.Part("outcome"), "the job's outcome");
     members.Take("exit_status", outcome.exit_status);
     members.Take("reason", outcome.reason);
@@ -300,7 +302,7 @@ std::string ToJson(const DriverRecord& record) {
   for (const HistoryLine& line : record.history) {
     history.push_back({{"time", absl::ToUnixMicros(line.time)}, {"text", line.text}});
   }
-  const Policy& policy = record.policy;
+  const recovery::Policy& policy = record.policy;
   return Dump({{"incarnation", record.incarnation},
                {"writer", record.writer},
                {"policy",
@@ -326,7 +328,7 @@ absl::StatusOr<DriverRecord> ParseDriverRecord(absl::string_view text) {
   reader.Take("writer", record.writer);
   reader.TakeDuration("lease", record.lease);
   reader.Take("closed", record.closed);
-  Policy& policy = record.policy;
+  recovery::Policy& policy = record.policy;
   Reader members(reader.Part("policy"), "the driver's policy");
   WEFT_RETURN_IF_ERROR(reader.status());
   members.Take("nodes", policy.nodes);

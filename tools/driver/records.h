@@ -43,10 +43,10 @@ struct DriverRecord {
 
   int64_t incarnation = 0;  // of the driver that wrote it
   std::string writer;       // its token (own_record.h)
-  Policy policy;
+  recovery::Policy policy;
   absl::Duration lease;  // of executors (fence.h)
   bool closed = false;   // the job is over, and whoever was to be told knows
-  JobState job;
+  recovery::JobState job;
   std::vector<HistoryLine> history;  // oldest first
 };
 

@@ -40,8 +40,8 @@ absl::Status EmptyFolder(const std::string& folder) {
   return journal->Invalidate();
 }
 
-std::string OverText(const JobState& job) {
-  const Outcome outcome = job.outcome.value_or(Outcome{});
+std::string OverText(const recovery::JobState& job) {
+  const recovery::Outcome outcome = job.outcome.value_or(recovery::Outcome{});
   return absl::StrCat("is over since ",
                       absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", outcome.time, absl::UTCTimeZone()),
                       ", with status ", outcome.exit_status, ": ", outcome.reason);

@@ -20,7 +20,7 @@ absl::StatusOr<std::optional<DriverRecord>> RecordInFolder(const std::string& fo
 absl::Status EmptyFolder(const std::string& folder);
 
 // "is over since 2026-11-27 10:00:00 UTC, with status 0: all ranks are done"
-std::string OverText(const JobState& job);
+std::string OverText(const recovery::JobState& job);
 
 }  // namespace weft::driver
 

@@ -109,14 +109,21 @@ void AddReadings(const RankView& rank, const Labels& labels, Builder* out) {
 
 void AddRank(const JobView& job, const RankView& rank, Builder* out) {
   const Labels labels = {{"job", job.job}, {"rank", absl::StrCat(rank.rank())}};
-  out->Gauge("weft_rank_up", "1 while the rank's process is there and not stopped.", labels,
-             rank.state.exists && !rank.state.stopped() && rank.state.state != 'Z' ? 1 : 0);
+  const bool ended_well = rank.ended_well();
+  if (!ended_well) {
+    out->Gauge("weft_rank_up",
+               "1 while the rank's process is there and not stopped; nothing once it has ended in "
+               "good order.",
+               labels, rank.state.exists && !rank.state.stopped() && rank.state.state != 'Z');
+  }
   out->Gauge("weft_rank_step", "Training step under way.", labels,
              static_cast<double>(rank.process.step));
   out->Gauge("weft_rank_open_calls", "Collectives and messages under way.", labels,
              static_cast<double>(rank.open.size()));
   int64_t oldest_ns = job.now_ns;
-  for (const Call& call : rank.open) oldest_ns = std::min(oldest_ns, call.record.start_ns);
+  for (const Call& call : rank.open) {
+    if (!ended_well) oldest_ns = std::min(oldest_ns, call.record.start_ns);
+  }
   out->Gauge("weft_rank_oldest_call_age_seconds", "Age of the oldest call under way.", labels,
              Seconds(job.now_ns - oldest_ns));
   AddSteps(rank, labels, out);

@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/file_room.h"
 #include "base/read_file.h"
 #include "base/records.h"
 #include "base/status.h"
@@ -192,8 +193,7 @@ absl::Status RingCopy::Map(uint64_t made, uint64_t capacity) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return ErrnoStatus(errno, doing);
   const size_t bytes = RingBytes(capacity);
-  // With its room taken now, a full disk is an error here and not a signal later.
-  int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  int error = TakeRoom(fd, bytes);
   void* memory = MAP_FAILED;
   if (error == 0) {
     memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -1,5 +1,7 @@
 #include "tools/observe/source.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -18,6 +20,33 @@
 #include "tools/command_line.h"
 
 namespace weft::observe {
+namespace {
+
+// From here on a signal to end, or a reader of the output that is gone, leaves no `folder` behind.
+void RemoveAtTheEnd(const std::string& folder) {
+  sigset_t ends;
+  sigemptyset(&ends);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction now {};
+    sigaction(signal, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaddset(&ends, signal);  // as under nohup
+  }
+  sigset_t blocked = ends;
+  sigaddset(&blocked, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+  std::thread([folder, ends] {
+    int signal = 0;
+    if (sigwait(&ends, &signal) != 0) return;
+    std::error_code error;
+    do {  // again where a copy has just been added
+      std::filesystem::remove_all(folder, error);
+    } while (error == std::errc::directory_not_empty);
+    pthread_sigmask(SIG_UNBLOCK, &ends, nullptr);
+    raise(signal);
+  }).detach();
+}
+
+}  // namespace
 
 Source::Source(std::string job, const std::map<std::string, std::string>& agents)
     : job_(std::move(job)), tokens_(agents) {
@@ -30,6 +59,7 @@ Source::~Source() {
 }
 
 void Source::Register(CLI::App& app) {
+  is_of_a_program_ = true;
   app.add_option("--records", folder_,
                  "folder of the job's rings (default: records.folder's default)");
   app.add_option(
@@ -57,6 +87,7 @@ absl::Status Source::ConnectAgents() {
     return ErrnoStatus(errno, absl::StrCat("make the temporary folder ", name));
   }
   fetched_ = name;
+  if (is_of_a_program_) RemoveAtTheEnd(fetched_);
   for (size_t i = 0; i < agents_.size(); ++i) {
     const auto own = tokens_.find(agents_[i]);
     clients_.emplace_back(std::move(addresses[i]), own == tokens_.end() ? token : own->second,

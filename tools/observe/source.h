@@ -32,7 +32,9 @@ class Source {
   using Say = std::function<void(const std::string& line)>;
   void SetSay(Say say) { say_ = std::move(say); }
 
-  void Register(CLI::App& app);  // --records, --job, --agent, --token-file, --replay
+  // --records, --job, --agent, --token-file, --replay. With agents, the first Update() then takes
+  // SIGINT, SIGTERM and SIGHUP, which end the program once what was fetched is removed.
+  void Register(CLI::App& app);
   // Reads what is new. kNotFound, with what to do, while there is no ring of the job. An agent that
   // does not answer is said once, and the states of its ranks are unknown; where
   // none answers, its error.
@@ -54,7 +56,8 @@ class Source {
   std::vector<std::string> agents_;
   std::map<std::string, std::string> tokens_;  // by agent; empty: all have the file's
   bool replay_ = false;
-  std::string fetched_;  // a folder of our own
+  bool is_of_a_program_ = false;  // which its command line has told what to read
+  std::string fetched_;           // a folder of our own
   std::vector<AgentClient> clients_;
   std::vector<bool> silent_;  // by agent: it did not answer, and that was said
   std::unique_ptr<JobWatch> watch_;

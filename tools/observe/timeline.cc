@@ -1,6 +1,7 @@
 #include "tools/observe/timeline.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -21,6 +22,25 @@ bool MeetsEverybody(const std::string& name) {
                                               "all_to_all", "all_gather_v", "barrier"};
   return names.count(name) != 0;
 }
+
+// What hosts are called in a timeline. Where the wall clock is as far ahead of the monotonic one in
+// two rings as it never is on one machine, they are of two machines of one name, or the wall clock
+// was set between them; either way the calls say how the clocks differ.
+class HostNames {
+ public:
+  std::string Of(const RecordProcess& process) {
+    constexpr int64_t kSameHostNs = 1'000'000'000;
+    const int64_t base_ns = process.realtime_ns - process.monotonic_ns;
+    std::vector<int64_t>& bases = bases_[process.host];
+    size_t at = 0;
+    while (at < bases.size() && std::abs(bases[at] - base_ns) >= kSameHostNs) ++at;
+    if (at == bases.size()) bases.push_back(base_ns);
+    return at == 0 ? process.host : absl::StrCat(process.host, " (", at + 1, ")");
+  }
+
+ private:
+  std::map<std::string, std::vector<int64_t>> bases_;  // by name
+};
 
 struct RingSoFar {
   TimelineRank* rank = nullptr;
@@ -176,10 +196,11 @@ std::map<std::string, std::pair<int64_t, int64_t>> EstimateClocks(const Timeline
 absl::StatusOr<Timeline> ReadTimeline(const JobView& view, const std::vector<std::string>& files) {
   Timeline timeline{
       .job = view.job, .mesh = view.mesh, .world_size = view.world_size, .groups = view.groups};
+  HostNames hosts;
   for (const std::string& file : files) {
     WEFT_ASSIGN_OR_RETURN(std::unique_ptr<RecordReader> reader, RecordReader::Open(file));
     const RecordProcess process = reader->process();
-    TimelineRank rank{.rank = process.rank, .host = process.host, .pid = process.pid};
+    TimelineRank rank{.rank = process.rank, .host = hosts.Of(process), .pid = process.pid};
     RingSoFar reading{&rank, &view.members, {}};
     RankView unused;
     RankReader ring(std::move(reader));

@@ -3,7 +3,7 @@
 // Clocks: a collective that everybody takes part in ends nowhere before it has begun everywhere,
 // and a message is not received before it is sent. Each such pair of calls on two hosts bounds the
 // difference of their clocks; the middle of the narrowest bounds is taken, and wall clocks are not
-// looked at. Ranks of one host have one clock.
+// looked at. Ranks of one host have one clock; a second machine of its name is "NAME (2)".
 #ifndef WEFT_TOOLS_OBSERVE_TIMELINE_H_
 #define WEFT_TOOLS_OBSERVE_TIMELINE_H_
 

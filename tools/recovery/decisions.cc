@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "base/failure.h"
 
-namespace weft::driver {
+namespace weft::recovery {
 namespace {
 
 using collectives::ProcessEnd;
@@ -219,13 +219,14 @@ class Decision {
   // All ranks of a node whose processes are gone, in new generations.
   void StartNode(int node, const std::string& why) {
     if (IsDone(node) || state_.replay.has_value()) return;
-    for (int rank = 0; rank < static_cast<int>(state_.ranks.size()); ++rank) {
+    for (int rank = 0; rank < static_cast<int>(state_.ranks.size()) && !event_.over; ++rank) {
       if (!Rank(rank).done) continue;
       return Stop(1, absl::StrCat("node ", node, " has lost its host, and rank ", NumberOf(rank),
                                   " is done already: its ranks would not meet it"));
     }
     for (int i = 0; i < policy_.ranks_per_node; ++i) {
-      StartAnew(node * policy_.ranks_per_node + i, why);
+      const int rank = node * policy_.ranks_per_node + i;
+      if (!Rank(rank).done) StartAnew(rank, why);
     }
   }
 
@@ -361,7 +362,7 @@ class Decision {
     const std::string who = absl::StrCat("rank ", number, " ", collectives::ToText(end));
     const auto is_done = [](const RankState& r) { return r.done; };
     const auto done = std::find_if(state_.ranks.begin(), state_.ranks.end(), is_done);
-    if (done != state_.ranks.end()) {
+    if (done != state_.ranks.end() && !event_.over) {
       const auto first = static_cast<int>(done - state_.ranks.begin());
       return Stop(status, absl::StrCat(who, ", and rank ", NumberOf(first),
                                        " is done already: it would meet nobody"));
@@ -653,4 +654,4 @@ std::string ToText(const Action& action) {
   return text;
 }
 
-}  // namespace weft::driver
+}  // namespace weft::recovery

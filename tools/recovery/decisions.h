@@ -41,7 +41,7 @@
 #include "collectives/process_end.h"
 #include "tools/recovery/replay.h"
 
-namespace weft::driver {
+namespace weft::recovery {
 
 struct Policy {
   int nodes = 1;
@@ -187,6 +187,9 @@ struct Event {
   int generation = 0;
   collectives::ProcessEnd end;
   int64_t step = -1;
+  // All ranks have said that what the job is for is done (collectives::Recovery::SetOver): one that
+  // is started anew needs to meet nobody.
+  bool over = false;
 };
 
 enum class ActionKind : uint8_t {
@@ -217,6 +220,6 @@ absl::Time NextStart(const JobState& state);
 // Brings `state` to what the event asks for, and returns what has changed. Empty: go on.
 std::vector<Action> Decide(const Policy& policy, JobState& state, const Event& event);
 
-}  // namespace weft::driver
+}  // namespace weft::recovery
 
 #endif  // WEFT_TOOLS_RECOVERY_DECISIONS_H_

@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 
-namespace weft::driver {
+namespace weft::recovery {
 namespace {
 
 // A finding counts when it is there in so many looks in a row.
@@ -75,4 +75,4 @@ FindingJudge::News FindingJudge::Look(const std::vector<observe::Finding>& findi
   return news;
 }
 
-}  // namespace weft::driver
+}  // namespace weft::recovery

@@ -13,7 +13,7 @@
 #include "tools/observe/diagnose.h"
 #include "tools/recovery/decisions.h"
 
-namespace weft::driver {
+namespace weft::recovery {
 
 struct Diagnosed {
   std::vector<int> ranks;  // each is a culprit
@@ -40,6 +40,6 @@ class FindingJudge {
   std::map<std::string, int> seen_;  // looks in a row, by finding
 };
 
-}  // namespace weft::driver
+}  // namespace weft::recovery
 
 #endif  // WEFT_TOOLS_RECOVERY_FINDING_JUDGE_H_

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/observe/source.h"
 
-namespace weft::driver {
+namespace weft::recovery {
 namespace {
 
 constexpr absl::Duration kPeriod = absl::Seconds(1);
@@ -71,4 +71,4 @@ void JobDiagnosis::Look(const std::vector<observe::Finding>& findings) {
   for (std::string& line : news.lines) news_.lines.push_back(std::move(line));
 }
 
-}  // namespace weft::driver
+}  // namespace weft::recovery

@@ -16,7 +16,7 @@
 #include "tools/observe/diagnose.h"
 #include "tools/recovery/finding_judge.h"
 
-namespace weft::driver {
+namespace weft::recovery {
 
 class JobDiagnosis {
  public:
@@ -49,6 +49,6 @@ class JobDiagnosis {
   std::thread thread_;
 };
 
-}  // namespace weft::driver
+}  // namespace weft::recovery
 
 #endif  // WEFT_TOOLS_RECOVERY_JOB_DIAGNOSIS_H_

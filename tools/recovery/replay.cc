@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace weft::driver {
+namespace weft::recovery {
 namespace {
 
 // The digest that all hosts of the group report. Nullopt: a host was lost, and the result is not
@@ -81,4 +81,4 @@ ReplayVerdict JudgeReplay(const std::vector<ReplayGroup>& groups) {
   return verdict;
 }
 
-}  // namespace weft::driver
+}  // namespace weft::recovery

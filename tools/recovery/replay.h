@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace weft::driver {
+namespace weft::recovery {
 
 inline constexpr int kReplayPhases = 2;
 
@@ -46,6 +46,6 @@ struct ReplayVerdict {
 // nothing.
 ReplayVerdict JudgeReplay(const std::vector<ReplayGroup>& groups);
 
-}  // namespace weft::driver
+}  // namespace weft::recovery
 
 #endif  // WEFT_TOOLS_RECOVERY_REPLAY_H_

@@ -17,9 +17,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/first_line.h"
 #include "base/open_files.h"
 #include "base/status.h"
 #include "collectives/rendezvous/warm_process.h"
+#include "tools/observe/process_state.h"
 
 namespace weft::run {
 namespace {
@@ -48,6 +51,23 @@ int64_t OpenFilesNeeded(const RunOptions& options) {
          3 * int64_t{options.spares};
 }
 
+// "D (a device or a file system keeps it)": of the thread that is kept, as /proc has it.
+std::string StateOf(pid_t pid) {
+  char state = '?';
+  std::error_code error;
+  for (std::filesystem::directory_iterator thread(absl::StrCat("/proc/", pid, "/task"), error), end;
+       !error && thread != end; thread.increment(error)) {
+    uint64_t start = 0;
+    observe::ProcessState read;
+    const std::string line = FirstLine(thread->path().string() + "/stat");
+    if (!observe::ParseStat(line, &start, &read)) continue;
+    if (state == '?' || read.state == 'D') state = read.state;
+  }
+  std::string text(1, state);
+  if (state == 'D') text += " (a device or a file system keeps it)";
+  return text;
+}
+
 }  // namespace
 
 bool EndsJob(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
@@ -61,9 +81,10 @@ absl::Status HostRanks::Open() {
   for (int signal : kForwarded) sigaddset(&set, signal);
   sigaddset(&set, SIGCHLD);
   sigaddset(&set, SIGWINCH);
-  sigaddset(&set, SIGPIPE);  // never read: blocked is ignored
+  // Never read, blocked is ignored: a reader that is gone, a log at the limit of file sizes.
+  for (int signal : {SIGPIPE, SIGXFSZ}) sigaddset(&set, signal);
   sigprocmask(SIG_BLOCK, &set, nullptr);
-  sigdelset(&set, SIGPIPE);
+  for (int signal : {SIGPIPE, SIGXFSZ}) sigdelset(&set, signal);
   signals_ = FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return ErrnoStatus(errno, "signalfd");
   prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -129,6 +150,7 @@ absl::Status HostRanks::Start(RankProcess& rank) {
   rank.output->ForgetLines();
   rank.alive = true;
   rank.told_to_end = false;
+  rank.give_up_at = absl::InfiniteFuture();
   rank.status = 0;
   rank.started = clock_.Now();
   ++alive_;
@@ -198,7 +220,7 @@ absl::Status HostRanks::StartAside(const std::vector<std::string>& command,
 }
 
 void HostRanks::KillAside() {
-  if (runs_aside()) kill(-aside_->pid, SIGKILL);
+  if (runs_aside()) Kill(*aside_);
 }
 
 std::unique_ptr<RankProcess> HostRanks::TakeAside() {
@@ -290,7 +312,7 @@ void HostRanks::KillSpares() {
 // ---- The loop
 
 // Everybody is dead, so the ends of the pipes are near; but a descriptor may have been handed to
-// a stranger, which is not waited for.
+// a process that is no rank, which is not waited for.
 bool HostRanks::Draining() const {
   bool open = false;
   for (const RankProcess& rank : ranks_) {
@@ -300,9 +322,12 @@ bool HostRanks::Draining() const {
 }
 
 // Milliseconds until something is due.
-int HostRanks::Patience(absl::Time due) const {
+int HostRanks::Patience(absl::Time due) {
   absl::Time now = clock_.Now();
   due = std::min({due, kill_at_, refill_at_});
+  for (const RankProcess* process : Processes()) {
+    if (process->alive) due = std::min(due, process->give_up_at);
+  }
   if (drain_until_.has_value() && now < *drain_until_) due = std::min(due, *drain_until_);
   absl::Duration left = due - now;
   if (left > absl::Hours(1)) return -1;
@@ -327,11 +352,13 @@ void HostRanks::Turn(absl::Time due, int wake) {
   for (size_t i = first; i < streams; ++i) {
     if (waits[i].revents != 0) ReadFrom(waits[i].fd);
   }
+  SayAll(terminal_.TakeLosses());
   if (waits[0].revents != 0) ReadSignals();
   if (clock_.Now() >= kill_at_) {
     kill_at_ = absl::InfiniteFuture();
     Signal(SIGKILL);
   }
+  GiveUpOverdue();
   RefillSpares();
 }
 
@@ -387,13 +414,20 @@ void HostRanks::ReadSignals() {
   }
 }
 
+void HostRanks::Kill(RankProcess& process) {
+  kill(-process.pid, SIGKILL);
+  process.give_up_at = std::min(process.give_up_at, clock_.Now() + options_.kill_patience);
+}
+
 void HostRanks::Signal(int signal) {
-  for (const RankProcess& rank : ranks_) {
-    // A rank that was stopped would not hear.
-    if (rank.alive) {
-      kill(-rank.pid, signal);
-      if (signal != SIGKILL && EndsJob(signal)) kill(-rank.pid, SIGCONT);
+  for (RankProcess& rank : ranks_) {
+    if (!rank.alive) continue;
+    if (signal == SIGKILL) {
+      Kill(rank);
+      continue;
     }
+    kill(-rank.pid, signal);
+    if (EndsJob(signal)) kill(-rank.pid, SIGCONT);  // a rank that was stopped would not hear
   }
 }
 
@@ -428,18 +462,35 @@ void HostRanks::Reap() {
       OnSpareLost();
     }
     if (process == all.end()) continue;  // an adopted child, or a keeper
-    RankProcess& dead = **process;
-    dead.alive = false;
-    dead.status = status;
-    dead.ended = clock_.Now();
-    dead.max_rss_bytes = int64_t{usage.ru_maxrss} * 1024;
-    ReadAll(dead);
-    dead.output->Finish();
-    if (&dead == aside_.get()) continue;
-    --alive_;
-    ended_.push_back(&dead);
+    (*process)->max_rss_bytes = int64_t{usage.ru_maxrss} * 1024;
+    OnEnded(**process, status);
   }
   if (left_behind) KillLeftBehind();
+}
+
+void HostRanks::OnEnded(RankProcess& process, int status) {
+  process.alive = false;
+  process.status = status;
+  process.ended = clock_.Now();
+  ReadAll(process);
+  process.output->Finish();
+  if (&process == aside_.get()) return;
+  --alive_;
+  ended_.push_back(&process);
+}
+
+// It does nothing any more: the kernel ends it before its next instruction.
+void HostRanks::GiveUpOverdue() {
+  for (RankProcess* process : Processes()) {
+    if (!process->alive || clock_.Now() < process->give_up_at) continue;
+    Say(absl::StrCat(process == aside_.get() ? "the program beside the ranks"
+                                             : absl::StrCat("rank ", process->rank),
+                     " (pid ", process->pid, ") has not ended ",
+                     absl::FormatDuration(options_.kill_patience), " after SIGKILL, in state ",
+                     StateOf(process->pid), "; it is given up, and what it holds is not free"));
+    OnEnded(*process, W_EXITCODE(0, SIGKILL));
+    for (FileDescriptor& stream : process->streams) stream.Reset();
+  }
 }
 
 void HostRanks::OnSpareLost() {
@@ -473,13 +524,15 @@ void HostRanks::KillLeftBehind() {
 void HostRanks::Clean() {
   absl::Time patience = clock_.Now() + absl::Seconds(2);
   while (clock_.Now() < patience) {
-    bool any = false;
+    bool any = false, reaped = false;
     for (pid_t child : Children()) {
       any = true;
       kill(child, SIGKILL);
-      waitpid(child, nullptr, 0);
+      // One that waits for a device within the kernel does not end, and is left behind.
+      reaped = waitpid(child, nullptr, WNOHANG) > 0 || reaped;
     }
     if (!any) return;
+    if (!reaped) absl::SleepFor(absl::Milliseconds(1));
   }
 }
 
@@ -493,6 +546,7 @@ void HostRanks::Finish() {
 }
 
 void HostRanks::FlushOutput() {
+  SayAll(terminal_.TakeLosses());
   while (terminal_.pending() && !output_given_up_) Turn(absl::InfiniteFuture());
 }
 

@@ -58,7 +58,7 @@ class HostRanks {
   // that runs still is forgotten.
   absl::Status StartAside(const std::vector<std::string>& command, const Variables& variables);
   bool runs_aside() const { return aside_ != nullptr && aside_->alive; }
-  void KillAside();
+  void KillAside();  // as Kill()
   // Once it has ended.
   std::unique_ptr<RankProcess> TakeAside();
 
@@ -73,6 +73,8 @@ class HostRanks {
   // ... and ranks that ended.
   std::vector<RankProcess*> TakeEnded() { return std::exchange(ended_, {}); }
 
+  // One that does not end of it (RunOptions::kill_patience) is given up, as if it had.
+  void Kill(RankProcess& process);
   void Signal(int signal);  // to all ranks
   // Tells all ranks to end; after `grace` those left are killed. Spares are killed at once.
   void End(int signal, absl::Duration grace);
@@ -111,10 +113,12 @@ class HostRanks {
   void ReadAll(RankProcess& rank);
   void ReadSignals();
   void Reap();
+  void OnEnded(RankProcess& process, int status);
+  void GiveUpOverdue();
   void KillLeftBehind();
   void Clean();
   bool Draining() const;
-  int Patience(absl::Time due) const;
+  int Patience(absl::Time due);
 
   const std::string program_;
   const RunOptions& options_;

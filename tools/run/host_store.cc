@@ -3,16 +3,22 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "base/host_name.h"
 #include "base/socket_address.h"
 #include "base/status.h"
+#include "collectives/recovery.h"
+#include "collectives/store/client/store_client.h"
 #include "collectives/store/protocol/store_hello.h"
 #include "net/secret.h"
 
 namespace weft::run {
 namespace {
+
+// For the launcher's own question to the store, which holds up the output of its ranks.
+constexpr absl::Duration kAskMost = absl::Seconds(2);
 
 // The secret of a job of several hosts comes from outside: all must have the same.
 absl::StatusOr<net::JobSecret> SecretOf(const RunOptions& options) {
@@ -62,6 +68,17 @@ absl::Status ServeRelay(const RunOptions& options, const net::JobSecret& secret,
   return absl::OkStatus();
 }
 
+// A rank that is started anew would take the end of an earlier run for this one's. Not where an
+// outer launcher starts these ranks anew: they may learn from it that there is nothing left to do.
+absl::Status RefuseOver(const RunOptions& options, const HostStore& host) {
+  if (options.store.empty() || options.recover == 0) return absl::OkStatus();
+  if (std::getenv("WEFT_GENERATION") != nullptr) return absl::OkStatus();
+  if (!IsJobOver(options, host).value_or(false)) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("job '", options.job, "' is over in the store at ", options.store,
+                   ", which keeps its keys: give another --job name, or another store"));
+}
+
 // For MASTER_PORT, which only programs with a rendezvous of their own listen at.
 absl::StatusOr<int> FreePort() {
   WEFT_ASSIGN_OR_RETURN(auto probe, collectives::StoreServer::Start({}));
@@ -95,11 +112,24 @@ absl::StatusOr<HostStore> ServeHost(const RunOptions& options) {
   if (options.relay.value_or(RelayHelps(options, host.address))) {
     WEFT_RETURN_IF_ERROR(ServeRelay(options, secret, host));
   }
+  WEFT_RETURN_IF_ERROR(RefuseOver(options, host));
   host.master_port = options.master_port;
   if (host.master_port == 0) {
     WEFT_ASSIGN_OR_RETURN(host.master_port, FreePort());
   }
   return host;
+}
+
+absl::StatusOr<bool> IsJobOver(const RunOptions& options, const HostStore& host) {
+  collectives::StoreClientOptions client;
+  client.address = host.address;
+  WEFT_ASSIGN_OR_RETURN(client.secret, net::SecretFromHex(host.secret_hex));
+  client.name = absl::StrCat("weft-run pid ", getpid());
+  client.job = options.job.substr(0, collectives::kStoreJobBytesMax);
+  client.host = HostName();
+  client.connect_timeout = client.call_timeout = kAskMost;
+  WEFT_ASSIGN_OR_RETURN(const auto store, collectives::StoreClient::Connect(client));
+  return collectives::Recovery::IsOver(*store);
 }
 
 }  // namespace weft::run

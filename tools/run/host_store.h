@@ -26,8 +26,13 @@ struct HostStore {
 collectives::StoreRelayOptions HostRelay(const RunOptions& options, const std::string& program,
                                          const std::string& up, const net::JobSecret& secret);
 
-// kInvalidArgument: a job of several hosts without a secret.
+// kInvalidArgument: a job of several hosts without a secret. kAlreadyExists: a store that somebody
+// else serves has a job of that name that is over.
 absl::StatusOr<HostStore> ServeHost(const RunOptions& options);
+
+// Whether all ranks have said in the store at `host.address` that what the job is for is done, as a
+// process that is started anew learns it (collectives/recovery.h).
+absl::StatusOr<bool> IsJobOver(const RunOptions& options, const HostStore& host);
 
 }  // namespace weft::run
 

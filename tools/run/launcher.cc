@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,11 +51,12 @@ class Launcher {
       startup_status_ = StatusOfFailedStart(started);
       host_.End(SIGKILL, absl::ZeroDuration());
     }
-    while (host_.alive() > 0 || driver::NextStart(state_) < absl::InfiniteFuture()) Turn();
+    while (host_.alive() > 0 || recovery::NextStart(state_) < absl::InfiniteFuture()) Turn();
     host_.Finish();
     int status = Conclude();
     host_.FlushOutput();
-    return status;
+    // As of every program whose output is lost on a full disk.
+    return status == 0 && host_.terminal().lost() ? EXIT_FAILURE : status;
   }
 
  private:
@@ -75,18 +77,19 @@ class Launcher {
                .backoff_first = options_.backoff_first,
                .backoff_most = options_.backoff_most};
     for (const RankProcess& rank : host_.ranks()) policy_.numbers.push_back(rank.rank);
-    state_ = driver::NewJob(policy_, clock_.Now());
-    driver::Decide(policy_, state_,
-                   {.kind = driver::EventKind::kHostJoined, .now = clock_.Now(), .host = "here"});
+    state_ = recovery::NewJob(policy_, clock_.Now());
+    recovery::Decide(
+        policy_, state_,
+        {.kind = recovery::EventKind::kHostJoined, .now = clock_.Now(), .host = "here"});
     for (RankProcess& rank : host_.ranks()) WEFT_RETURN_IF_ERROR(host_.Start(rank));
     return absl::OkStatus();
   }
 
   void Turn() {
-    host_.Turn(std::min(clock_.Now() + kObserve, driver::NextStart(state_)));
+    host_.Turn(std::min(clock_.Now() + kObserve, recovery::NextStart(state_)));
     for (int signal : host_.TakeSignals()) Forward(signal);
     TakeEnded();
-    StartOrFail(driver::Decide(policy_, state_, {.now = clock_.Now()}));
+    StartOrFail(recovery::Decide(policy_, state_, {.now = clock_.Now()}));
     if (first_failed_ == nullptr && ended_by_ == 0 && host_.alive() > 0) {
       host_.SayAll(observer_->Look(clock_.Now()));
       TakeDiagnosis();
@@ -100,18 +103,18 @@ class Launcher {
                         options_.still > absl::ZeroDuration() && !state_.outcome.has_value();
     if (!judges || now < judge_at_) return;
     judge_at_ = now + kObserve;
-    const auto findings = observer_->Diagnose(driver::JudgedDiagnosis(options_.still));
-    for (const driver::Diagnosed& one : judge_.Look(findings).diagnosed) {
+    const auto findings = observer_->Diagnose(recovery::JudgedDiagnosis(options_.still));
+    for (const recovery::Diagnosed& one : judge_.Look(findings).diagnosed) {
       for (const int rank : one.ranks) {
-        const std::vector<driver::Action> actions =
-            driver::Decide(policy_, state_,
-                           {.kind = driver::EventKind::kDiagnosed,
-                            .now = now,
-                            .text = absl::StrCat("diagnosis: ", one.text),
-                            .rank = LocalRankOf(rank),
-                            .blame = one.blame});
-        for (const driver::Action& action : actions) {
-          if (action.kind != driver::ActionKind::kStop) Replace(action);
+        const std::vector<recovery::Action> actions =
+            recovery::Decide(policy_, state_,
+                             {.kind = recovery::EventKind::kDiagnosed,
+                              .now = now,
+                              .text = absl::StrCat("diagnosis: ", one.text),
+                              .rank = LocalRankOf(rank),
+                              .blame = one.blame});
+        for (const recovery::Action& action : actions) {
+          if (action.kind != recovery::ActionKind::kStop) Replace(action);
         }
         if (state_.outcome.has_value()) return GiveUp(rank);
       }
@@ -126,14 +129,14 @@ class Launcher {
   }
 
   // A rank that is alive gives way to its next process once it has ended.
-  void Replace(const driver::Action& action) {
-    if (action.kind != driver::ActionKind::kStart) return;
+  void Replace(const recovery::Action& action) {
+    if (action.kind != recovery::ActionKind::kStart) return;
     RankProcess& rank = host_.ranks()[static_cast<size_t>(action.rank)];
     host_.Say(absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, "): ", action.text,
                            "; starting it anew (", state_.restarts, " of ", options_.recover, ")"));
     if (!rank.alive) return StartOrFail({action});
     replaced_.insert_or_assign(action.rank, action);
-    kill(-rank.pid, SIGKILL);
+    host_.Kill(rank);
   }
 
   // The rank that nothing more is to be done about ends the job.
@@ -169,7 +172,7 @@ class Launcher {
         continue;
       }
       if (rank->failed() && !rank->told_to_end) dead.push_back(rank);
-      if (!rank->failed()) StartOrFail(driver::Decide(policy_, state_, EndOf(*rank)));
+      if (!rank->failed()) StartOrFail(recovery::Decide(policy_, state_, EndOf(*rank)));
     }
     if (!dead.empty() && first_failed_ == nullptr && !StartAnew(dead)) Fail(dead);
   }
@@ -177,10 +180,10 @@ class Launcher {
   // Whether dead ranks were started again: what is decided of each (recovery/decisions.h).
   bool StartAnew(const std::vector<RankProcess*>& dead) {
     if (ended_by_ != 0) return false;
-    driver::JobState state = state_;
-    std::vector<driver::Action> actions;
+    recovery::JobState state = state_;
+    std::vector<recovery::Action> actions;
     for (const RankProcess* rank : dead) {
-      for (driver::Action& action : driver::Decide(policy_, state, EndOf(*rank))) {
+      for (recovery::Action& action : recovery::Decide(policy_, state, EndOf(*rank))) {
         actions.push_back(std::move(action));
       }
       if (!state.outcome.has_value()) continue;
@@ -197,16 +200,16 @@ class Launcher {
   }
 
   // The first rank that could not be started; null: all were.
-  RankProcess* Start(const std::vector<driver::Action>& actions) {
-    for (const driver::Action& action : actions) {
+  RankProcess* Start(const std::vector<recovery::Action>& actions) {
+    for (const recovery::Action& action : actions) {
       if (action.rank < 0) continue;  // it is of a host
       RankProcess& rank = host_.ranks()[static_cast<size_t>(action.rank)];
-      if (action.kind == driver::ActionKind::kWait) {
-        driver::Action numbered = action;
+      if (action.kind == recovery::ActionKind::kWait) {
+        recovery::Action numbered = action;
         numbered.rank = rank.rank;
-        host_.Say(driver::ToText(numbered));
+        host_.Say(recovery::ToText(numbered));
       }
-      if (action.kind != driver::ActionKind::kStart) continue;
+      if (action.kind != recovery::ActionKind::kStart) continue;
       rank.restarts = action.generation;
       const absl::Status started = host_.Start(rank);
       if (started.ok()) continue;
@@ -217,25 +220,33 @@ class Launcher {
   }
 
   // A rank that cannot be started ends the job, as its last process has ended.
-  void StartOrFail(const std::vector<driver::Action>& actions) {
+  void StartOrFail(const std::vector<recovery::Action>& actions) {
     RankProcess* missing = Start(actions);
     if (missing != nullptr && first_failed_ == nullptr) Fail({missing});
   }
 
   // No rank is started from here.
   void StopDeciding() {
-    driver::Decide(policy_, state_, {.kind = driver::EventKind::kStopped, .now = clock_.Now()});
+    recovery::Decide(policy_, state_, {.kind = recovery::EventKind::kStopped, .now = clock_.Now()});
   }
 
   // To the decisions, this host is a job's only node, and its ranks count from 0: policy_.numbers
   // has what they are in the job.
-  driver::Event EndOf(const RankProcess& rank) const {
-    return {.kind = driver::EventKind::kRankEnded,
+  recovery::Event EndOf(const RankProcess& rank) const {
+    return {.kind = recovery::EventKind::kRankEnded,
             .now = clock_.Now(),
             .rank = rank.local_rank,
             .generation = rank.restarts,
             .end = rank.LastEnd(),
-            .step = observer_->LastStep(rank.rank)};
+            .step = observer_->LastStep(rank.rank),
+            .over = rank.failed() && IsOver()};
+  }
+
+  // Whether a rank that has failed may be started anew although others are done.
+  bool IsOver() const {
+    const bool any_done = std::any_of(state_.ranks.begin(), state_.ranks.end(),
+                                      [](const recovery::RankState& rank) { return rank.done; });
+    return options_.recover > 0 && any_done && IsJobOver(options_, store_).value_or(false);
   }
 
   // Where several died at once, one that was killed is the cause; others exit because they lost
@@ -277,11 +288,11 @@ class Launcher {
   HostRanks host_;
   HostStore store_;
   std::unique_ptr<Observer> observer_;
-  driver::Policy policy_;
-  driver::JobState state_;
-  driver::FindingJudge judge_;
+  recovery::Policy policy_;
+  recovery::JobState state_;
+  recovery::FindingJudge judge_;
   absl::Time judge_at_;
-  std::map<int, driver::Action> replaced_;  // by local rank: what follows once it has ended
+  std::map<int, recovery::Action> replaced_;  // by local rank: what follows once it has ended
   int given_up_ = -1;       // the rank that the others wait for, and that is not started anew
   int ended_by_ = 0;        // the signal that was forwarded first
   int startup_status_ = 0;  // not 0: the program could not be started

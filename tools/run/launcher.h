@@ -54,8 +54,10 @@ struct RunOptions {
   bool prefix = true;
   BindMode bind = BindMode::kNone;
   absl::Duration grace = absl::Seconds(5);  // between a forwarded signal and SIGKILL
-  std::vector<std::string> settings;        // "name=value"
-  std::string plan;                         // directory; empty: none
+  // From SIGKILL to giving up a process that a device or a file system keeps within the kernel.
+  absl::Duration kill_patience = absl::Minutes(1);
+  std::vector<std::string> settings;  // "name=value"
+  std::string plan;                   // directory; empty: none
   // What to do where too few switches answer to tell whether the plan is stale: warn or refuse.
   std::string plan_unverified = "warn";
   PlannedHost planned;          // of it
@@ -68,7 +70,8 @@ struct RunOptions {
 };
 
 // The exit status: that of the first rank that failed (128 + its signal), 128 + the signal that
-// ended the job, StatusOfFailedStart() when the program could not be started, 2 for wrong options.
+// ended the job, StatusOfFailedStart() when the program could not be started, 2 for wrong options,
+// 1 where all went well and output was lost on a full disk.
 // A status: the job was never started. To be called once, in the program's first thread, before
 // there are others.
 absl::StatusOr<int> RunJob(const RunOptions& options);

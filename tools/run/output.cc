@@ -92,8 +92,12 @@ void Terminal::FlushSink(Sink& sink) {
     ssize_t wrote = write(sink.fd, sink.pending.data() + done,
                           std::min(kWriteBytes, sink.pending.size() - done));
     if (wrote < 0 && (errno == EINTR || errno == EAGAIN)) break;
-    // Nobody reads any more: the ranks go on, and their output goes nowhere but to the logs.
-    if (wrote < 0) done = sink.pending.size();
+    // The ranks go on, and this much of their output goes nowhere but to the logs.
+    if (wrote < 0) {
+      const bool is_left = errno == EPIPE || errno == EIO;  // by its reader, or its terminal
+      if (sink.loss == 0 && !is_left) sink.loss = errno;
+      done = sink.pending.size();
+    }
     if (wrote > 0) done += static_cast<size_t>(wrote);
   }
   sink.pending.erase(0, done);
@@ -101,6 +105,17 @@ void Terminal::FlushSink(Sink& sink) {
 
 void Terminal::Flush() {
   for (Sink& sink : sinks_) FlushSink(sink);
+}
+
+std::vector<std::string> Terminal::TakeLosses() {
+  std::vector<std::string> lines;
+  for (Sink& sink : sinks_) {
+    if (sink.loss == 0 || std::exchange(sink.loss_told, true)) continue;
+    const char* name = sink.fd == STDOUT_FILENO ? "standard output" : "standard error";
+    lines.push_back(absl::StrCat(ErrnoStatus(sink.loss, absl::StrCat("write to ", name)).message(),
+                                 "; the ranks go on, and what is not written is lost"));
+  }
+  return lines;
 }
 
 bool Terminal::congested() const {

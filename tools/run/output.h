@@ -32,6 +32,9 @@ class Terminal {
 
   void Flush();  // as much as goes without blocking
   bool pending() const { return !sinks_[0].pending.empty() || !sinks_[1].pending.empty(); }
+  // Output was lost although there is somebody, or a file, to take it: a full disk.
+  bool lost() const { return sinks_[0].loss != 0 || sinks_[1].loss != 0; }
+  std::vector<std::string> TakeLosses();  // what is to be said of that, once
   bool congested() const;  // so much is pending that nobody should read more from the ranks
   // For poll(): where something is pending.
   std::vector<int> WaitingFor() const;
@@ -41,6 +44,8 @@ class Terminal {
     int fd = -1;
     bool terminal = false;
     bool unfinished = false;  // no terminal, and Raw() has left a line without its end
+    int loss = 0;             // errno of the first write that lost output; 0: none has
+    bool loss_told = false;
     std::string pending;
   };
   static size_t Index(Stream stream) { return static_cast<size_t>(stream); }

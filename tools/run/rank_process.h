@@ -26,7 +26,8 @@ struct RankProcess {
   pid_t pid = -1;     // -1: never started
   pid_t keeper = -1;  // see process.h; ends with the rank
   bool alive = false;
-  bool told_to_end = false;  // by us: its death is no failure
+  bool told_to_end = false;                        // by us: its death is no failure
+  absl::Time give_up_at = absl::InfiniteFuture();  // once it was sent SIGKILL
   absl::Time started;
   absl::Time ended;
   int status = 0;  // as wait() gives it

@@ -259,13 +259,13 @@ int weft_store_call(weft_store* store, int32_t op, const char* keys, size_t keys
   return 0;
 }
 
-int weft_store_serve(const char* listen, const char* secret, int32_t open_to_strangers,
+int weft_store_serve(const char* listen, const char* secret, int32_t open_to_unauthenticated,
                      const char* description, weft_store_server** server,
                      weft_store_text* address) {
   using namespace weft::collectives;
   StoreServerOptions options;
   options.listen = Text(listen);
-  options.open_to_strangers = open_to_strangers != 0;
+  options.open_to_unauthenticated = open_to_unauthenticated != 0;
   options.core.description = Text(description);
   if (std::string hex = Text(secret); !hex.empty()) {
     auto decoded = weft::net::SecretFromHex(hex);

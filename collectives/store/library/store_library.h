@@ -57,7 +57,7 @@ WEFT_STORE_EXPORT int weft_store_call(weft_store* store, int32_t op, const char*
 
 /* `listen`: see StoreServerOptions (store_server.h). Gives its address. */
 WEFT_STORE_EXPORT int weft_store_serve(const char* listen, const char* secret,
-                                       int32_t open_to_strangers, const char* description,
+                                       int32_t open_to_unauthenticated, const char* description,
                                        weft_store_server** server, weft_store_text* address);
 /* Waits up to `drain` seconds for its clients to leave. */
 WEFT_STORE_EXPORT void weft_store_stop(weft_store_server* server, double drain);

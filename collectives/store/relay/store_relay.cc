@@ -134,10 +134,11 @@ absl::StatusOr<std::unique_ptr<StoreRelayNode>> StoreRelayNode::Start(
     listen = absl::StrCat(kUnixPrefix, "weft-relay-", absl::BytesToHexString(NewStoreId()));
   }
   WEFT_ASSIGN_OR_RETURN(std::vector<SocketAddress> own, ResolveHostPort(listen));
-  bool strangers = !own[0].is_unix() && !own[0].is_loopback() && options.secret == net::JobSecret{};
-  if (strangers) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a relay at ", listen, " without a secret would serve strangers; give it a secret"));
+  bool is_open = !own[0].is_unix() && !own[0].is_loopback() && options.secret == net::JobSecret{};
+  if (is_open) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a relay at ", listen,
+                     " without a secret would serve unauthenticated clients; give it a secret"));
   }
   if (!options.find_up) WEFT_RETURN_IF_ERROR(CheckStoreAddress(options.up));
   WEFT_ASSIGN_OR_RETURN(FileDescriptor listener, ListenForStore(own[0]));

@@ -24,7 +24,8 @@ namespace weft::collectives {
 
 struct StoreRelayOptions {
   // "unix:NAME"; empty: a name that nobody can guess. For relays of other hosts: "host:port", for
-  // which, as for a server, strangers need to be kept out by a secret; answers go there as bytes.
+  // which a secret has to keep unauthenticated clients out, as for a server; answers go there as
+  // bytes.
   std::string listen;
   std::string up;                  // the root's address, or that of the relay above
   StoreAddresses::Finder find_up;  // says where `up` is, which then is a name for messages

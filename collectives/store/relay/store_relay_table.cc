@@ -1,7 +1,6 @@
 #include "collectives/store/relay/store_relay_table.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/memory_file.h"
 #include "base/status.h"
 #include "collectives/store/protocol/store_exchange.h"
 
@@ -195,8 +195,8 @@ void StoreRelayTable::Sink(uint64_t id, size_t total, size_t offset, absl::strin
   if (offset == 0) file = File();  // anew, after a connection that broke within it
   if (file.file == nullptr) {
     file.bytes = total;
-    file.file = std::make_shared<FileDescriptor>(
-        options_.files ? memfd_create("weft-store-reply", MFD_CLOEXEC | MFD_ALLOW_SEALING) : -1);
+    file.file = std::make_shared<FileDescriptor>(options_.files ? MakeMemoryFile("weft-store-reply")
+                                                                : FileDescriptor());
     if (!*file.file) file.text.reserve(total);
   }
   while (*file.file && !bytes.empty()) {

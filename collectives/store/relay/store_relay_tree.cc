@@ -51,8 +51,8 @@ absl::StatusOr<std::unique_ptr<StoreRelay>> StartAbove(const StoreRelayTreeOptio
                                                        int group) {
   if (options.relay.secret == net::JobSecret{}) {
     return absl::InvalidArgumentError(
-        "a relay for other hosts without a secret would serve strangers; give it a secret "
-        "(WEFT_JOB_SECRET)");
+        "a relay for other hosts without a secret would serve unauthenticated clients; give it a "
+        "secret (WEFT_JOB_SECRET)");
   }
   StoreRelayOptions above = options.relay;
   int hosts = std::min(options.fan_out, options.hosts - group * options.fan_out);

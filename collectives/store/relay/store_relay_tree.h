@@ -41,7 +41,7 @@ struct StoreRelays {
   std::unique_ptr<StoreRelay> host;
 };
 
-// kInvalidArgument: a relay above without a secret would serve strangers.
+// kInvalidArgument: a relay above without a secret would serve unauthenticated clients.
 absl::StatusOr<StoreRelays> StartRelays(const StoreRelayTreeOptions& options);
 
 }  // namespace weft::collectives

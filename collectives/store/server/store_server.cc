@@ -195,11 +195,11 @@ absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(StoreServerOptio
   bool secret = options.core.secret != net::JobSecret{};
   absl::Status status;
   for (SocketAddress& address : addresses) {
-    if (!secret && !address.is_loopback() && !options.open_to_strangers) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a store at ", address.ToString(),
-          " without a secret would serve strangers; give it a secret (WEFT_JOB_SECRET), or let it "
-          "listen on a loopback address"));
+    if (!secret && !address.is_loopback() && !options.open_to_unauthenticated) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a store at ", address.ToString(),
+                       " without a secret would serve unauthenticated clients; give it a secret "
+                       "(WEFT_JOB_SECRET), or let it listen on a loopback address"));
     }
     auto socket = ListenForStore(address, options.silence);
     if (!socket.ok()) {

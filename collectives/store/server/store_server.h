@@ -22,7 +22,7 @@ struct StoreServerOptions {
   // both families), "unix:NAME" (this user's processes of this host).
   std::string listen = "127.0.0.1:0";
   // Without a secret, the server listens on loopback only, unless this is set.
-  bool open_to_strangers = false;
+  bool open_to_unauthenticated = false;
   int64_t connections_max = 65536;  // as StoreService's `limit`
   // A client's host from which nothing comes for so long counts as gone; whole seconds, at least 3.
   absl::Duration silence = absl::Seconds(20);
@@ -51,8 +51,8 @@ struct StoreServerStatistics {
 
 class StoreServer {
  public:
-  // kInvalidArgument: `listen` makes no sense, or would be open to strangers; kAlreadyExists: the
-  // port, or the state's folder, is taken.
+  // kInvalidArgument: `listen` makes no sense, or would be open to unauthenticated clients;
+  // kAlreadyExists: the port, or the state's folder, is taken.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(StoreServerOptions options);
   virtual ~StoreServer() = default;  // stops; clients find the store gone
 

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 
 #include <array>
@@ -169,6 +170,28 @@ TEST(Backend, LazyConjugatesAndNegativesAreMovedAsTheNumbersThatTheyAre) {
     Tensors own{numbers(3, 5).narrow(0, 0, 1)};
     backend.allgather(lists, own, {})->wait();
     ExpectEqual(conjugate.resolve_conj(), numbers(3, 5));
+  });
+}
+
+TEST(Backend, InferenceTensorsAreFilledOutsideOfInferenceMode) {
+  RunBackends(2, [](WeftBackend& backend) {
+    at::Tensor columns;
+    std::vector<Tensors> lists;
+    c10::intrusive_ptr<c10d::Work> reduced, gathered;
+    {
+      const c10::InferenceMode mode;
+      columns = at::ones({2, 3}).t();
+      lists = {{at::zeros({2}), at::zeros({2})}};
+      Tensors tensors{columns}, own{at::full({2}, backend.getRank() + 1.0F)};
+      reduced = backend.allreduce(tensors, {});
+      gathered = backend.allgather(lists, own, {});
+    }
+    reduced->wait();
+    gathered->getFuture()->waitAndThrow();  // filled by the future's thread
+    ExpectEqual(columns, at::full({3, 2}, 2.0F));
+    for (int rank = 0; rank < 2; ++rank) {
+      ExpectEqual(lists[0][rank], at::full({2}, rank + 1.0F));
+    }
   });
 }
 
@@ -433,6 +456,8 @@ TEST(Backend, WrongArgumentsAreThrownWithWhatIsWrong) {
     EXPECT_THAT(ThrownBy([&] { backend.broadcast(elsewhere, {}); }), HasSubstr("on meta"));
     Tensors sparse{at::ones({2, 2}).to_sparse()};
     EXPECT_THAT(ThrownBy([&] { backend.broadcast(sparse, {}); }), HasSubstr("not dense"));
+    Tensors freed{at::_efficientzerotensor({2})};  // whose storage has no memory
+    EXPECT_THAT(ThrownBy([&] { backend.broadcast(freed, {}); }), HasSubstr("has no memory"));
     c10d::BroadcastOptions far;
     far.rootRank = 3;
     EXPECT_THAT(ThrownBy([&] { backend.broadcast(half, far); }), HasSubstr("root 3 is not a rank"));
@@ -502,6 +527,37 @@ TEST(Backend, ASynchronousCallWhoseTimeRanOutGoesOnAndKeepsItsMemory) {
           data.data(), {1000}, [&](void*) { freed = true; }, at::kFloat)};
       EXPECT_THROW(backend.allreduce(tensors, Synchronous(std::chrono::milliseconds(20))),
                    c10::DistBackendError);
+    }
+    EXPECT_FALSE(freed);
+    EXPECT_EQ(data[0], 1.0F);
+    backend.send(token, 1, 0)->wait();
+    backend.waitForPendingWorks();
+    EXPECT_EQ(data[0], 2.0F);
+    EXPECT_EQ(data[999], 2.0F);
+    backend.send(token, 1, 1)->wait();  // a call drops what is done
+    EXPECT_TRUE(freed);
+  });
+}
+
+TEST(Backend, WhatACallHasStartedBeforeItThrowsGoesOnAndKeepsItsMemory) {
+  RunBackends(2, [](WeftBackend& backend) {
+    Tensors token{at::ones({1})};
+    if (backend.getRank() == 1) {
+      backend.recv(token, 0, 0)->wait();  // sent after the other rank's call has thrown
+      Tensors tensors{at::ones({1000})};
+      backend.allreduce(tensors, {})->wait();
+      ExpectEqual(tensors[0], at::full({1000}, 2.0F));
+      backend.recv(token, 0, 1)->wait();
+      return;
+    }
+    std::vector<float> data(1000, 1.0F);
+    bool freed = false;
+    {
+      // No memory holds a copy of the second one.
+      Tensors tensors{at::from_blob(
+                          data.data(), {1000}, [&](void*) { freed = true; }, at::kFloat),
+                      at::zeros({1}).expand({int64_t{1} << 62})};
+      EXPECT_THROW(backend.allreduce_coalesced(tensors, {}), c10::Error);
     }
     EXPECT_FALSE(freed);
     EXPECT_EQ(data[0], 1.0F);

@@ -200,6 +200,39 @@ TEST(ProcessGroups, ALateGoodbyeIsNotForTheNextGroupOfThatName) {
   });
 }
 
+// By a store that goes on, as processes that are started anew do.
+TEST(ProcessGroups, RanksMeetAfterAMeetingThatOneOfThemHasMissed) {
+  constexpr int kRanks = 3;
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  store->setTimeout(kTimeout);
+  const auto come = [&](int rank, std::chrono::milliseconds timeout) {
+    ProcessGroups groups;
+    GroupOptions options;
+    options.store = c10::make_intrusive<c10d::PrefixStore>("late", store);
+    options.rank = rank;
+    options.size = kRanks;
+    options.name = "late";
+    options.timeout = timeout;
+    auto group = groups.Make(std::move(options));
+    if (group.ok()) (*group)->barrier({})->wait();
+    return group.status();
+  };
+  // Rank 1 is there as well, and sees what rank 0 sees the second time: rank 2 has been given up.
+  store->add("late/weft/joined_by_1", 1);
+  for (int give_up = 0; give_up < 2; ++give_up) {
+    store->add("late/weft/joined_by_0", -give_up);
+    EXPECT_THAT(std::string(come(0, std::chrono::milliseconds(200)).message()),
+                HasSubstr("rank 2 of 3 has not come to group \"late\""));
+  }
+  std::vector<absl::Status> outcomes(kRanks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] { outcomes[rank] = come(rank, std::chrono::seconds(20)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome;
+}
+
 TEST(ProcessGroups, AGroupOfALongerTimeoutThanTheDefaultGroupsWaitsAsLong) {
   RunProcesses(
       2,

@@ -444,9 +444,9 @@ TEST(LaunchersTest, RanksOfSeveralHostsMeetWithTheirSecretAlone) {
   ASSERT_TRUE(zero.ok()) << zero.status();
   EXPECT_EQ(zero->store->Add("n", 3).value(), 3);
   zero->store.reset();
-  Environment stranger = With(SlurmArbitrary(), meeting);
-  stranger["WEFT_JOB_SECRET"] = net::SecretToHex(net::NewJobSecret());
-  EXPECT_EQ(StoreFromEnvironment(Parse(stranger).value(), absl::Minutes(1)).status().code(),
+  Environment other_secret = With(SlurmArbitrary(), meeting);
+  other_secret["WEFT_JOB_SECRET"] = net::SecretToHex(net::NewJobSecret());
+  EXPECT_EQ(StoreFromEnvironment(Parse(other_secret).value(), absl::Minutes(1)).status().code(),
             absl::StatusCode::kPermissionDenied);
 }
 

@@ -240,17 +240,17 @@ TEST_F(StoreMeetingTest, WhatGoesWithTheHelloGoesAgainAfterALostConnection) {
 }
 
 TEST_F(StoreMeetingTest, AServerOfAnotherSecretDoesNothingOfWhatComesWithTheHello) {
-  StoreClientCore stranger(Secret(2), StoreHello{std::string(kStoreIdBytes, 's')});
+  StoreClientCore unauthenticated(Secret(2), StoreHello{std::string(kStoreIdBytes, 's')});
   server_.connections().Open(++connection_, "test", now_);
-  stranger.Connected(/*local=*/false);
+  unauthenticated.Connected(/*local=*/false);
   StoreRequest request;
   request.op = StoreOp::kSet;
   request.keys = {"key"};
   request.values = {"value"};
-  stranger.Call(std::move(request));
-  ASSERT_TRUE(stranger.Receive(Whole(server_.connections().TakeOutput().at(0).frame)).ok());
+  unauthenticated.Call(std::move(request));
+  ASSERT_TRUE(unauthenticated.Receive(Whole(server_.connections().TakeOutput().at(0).frame)).ok());
   std::array<iovec, 4> parts;
-  size_t count = stranger.Gather(parts.data(), parts.size());
+  size_t count = unauthenticated.Gather(parts.data(), parts.size());
   std::string bytes;
   for (size_t i = 0; i < count; ++i) {
     bytes.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);

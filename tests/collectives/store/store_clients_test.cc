@@ -42,9 +42,9 @@ TEST_F(StoreClientsTest, AWrongSecretIsRefusedAtOnce) {
 
 TEST_F(StoreClientsTest, GarbageEndsOnlyItsOwnConnection) {
   auto client = Connect(server_->address());
-  FileDescriptor stranger = ConnectTo(server_->address());
+  FileDescriptor unauthenticated = ConnectTo(server_->address());
   std::string garbage(4096, 'G');
-  (void)!send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+  (void)!send(unauthenticated.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
   Until([&] { return server_->statistics().refused == 1; });
   FileDescriptor half = ConnectTo(server_->address());  // and says nothing
   EXPECT_EQ(client->Add("n", 1).value(), 1);

@@ -205,7 +205,8 @@ TEST_F(StoreCoreTest, AJournalHoldsNothingThatWasRefusedForWantOfMemory) {
   StoreCoreOptions options = Options();
   options.journal = true;
   core_ = std::make_unique<StoreCore>(options);
-  for (StoreConnections::Id id = 2; id <= 60; ++id) core_->connections().Open(id, "stranger", now_);
+  for (StoreConnections::Id id = 2; id <= 60; ++id)
+    core_->connections().Open(id, "unauthenticated", now_);
   Connect(1, "a");
   Ask(1, Make(StoreOp::kSet, 1, {"one"}, {std::string(size_t{600} << 10, 'x')}));
   Ask(1, Make(StoreOp::kSet, 2, {"two"}, {std::string(size_t{200} << 10, 'x')}));

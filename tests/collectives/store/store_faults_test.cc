@@ -252,7 +252,7 @@ TEST_F(StoreFaultsTest, WithoutASecretItServesLoopbackOnly) {
   StoreServerOptions options;
   options.listen = ":0";
   EXPECT_EQ(StoreServer::Start(options).status().code(), absl::StatusCode::kInvalidArgument);
-  options.open_to_strangers = true;
+  options.open_to_unauthenticated = true;
   EXPECT_TRUE(StoreServer::Start(options).ok());
   options = {};
   options.listen = server_->address();
@@ -260,18 +260,18 @@ TEST_F(StoreFaultsTest, WithoutASecretItServesLoopbackOnly) {
 }
 
 // Where there is no room, whoever has not proved itself makes room, the oldest first.
-TEST_F(StoreFaultsTest, ClientsGetInThoughStrangersHoldEveryConnection) {
+TEST_F(StoreFaultsTest, ClientsGetInThoughUnauthenticatedPeersHoldEveryConnection) {
   StoreServerOptions options;
   options.connections_max = 8;
   Serve(options);
   auto early = Connect(server_->address());
-  std::vector<FileDescriptor> strangers;
-  for (int i = 0; i < 40; ++i) strangers.push_back(ConnectTo(server_->address()));
+  std::vector<FileDescriptor> unauthenticated;
+  for (int i = 0; i < 40; ++i) unauthenticated.push_back(ConnectTo(server_->address()));
   Until([&] { return server_->statistics().accepted == 41; });
   EXPECT_EQ(server_->statistics().connections, 8);
   EXPECT_THAT(server_->statistics().last_refusal, HasSubstr("has not finished its handshake"));
   StoreClientOptions late = Options(server_->address());
-  late.connect_timeout = net::kHandshakeTimeout / 2;  // before the strangers' time is over
+  late.connect_timeout = net::kHandshakeTimeout / 2;  // before the others' time is over
   std::vector<std::unique_ptr<StoreClient>> clients;
   for (int i = 0; i < 7; ++i) {
     auto client = StoreClient::Connect(late);

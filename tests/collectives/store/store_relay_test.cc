@@ -309,7 +309,7 @@ TEST_F(StoreRelayTreeTest, AMissingRankIsNamedWithItsHost) {
   });
 }
 
-TEST_F(StoreRelayTreeTest, ItsFirstRelayAboveListensToNoStrangers) {
+TEST_F(StoreRelayTreeTest, ItsFirstRelayAboveServesNoUnauthenticatedClients) {
   StoreRelayTreeOptions options;
   options.relay.up = server_->address();
   options.hosts = 4;
@@ -318,7 +318,7 @@ TEST_F(StoreRelayTreeTest, ItsFirstRelayAboveListensToNoStrangers) {
   StoreRelayOptions relay;
   relay.up = server_->address();
   relay.listen = ":0";
-  EXPECT_THAT(StoreRelay::Start(relay).status().ToString(), HasSubstr("strangers"));
+  EXPECT_THAT(StoreRelay::Start(relay).status().ToString(), HasSubstr("unauthenticated clients"));
 }
 
 TEST_F(StoreRelayTest, TheFanOutIsTheSquareRootOfManyHosts) {

@@ -200,6 +200,19 @@ class ReportTest(unittest.TestCase):
         self.assertFalse(self.host._write(self.text(2)))
         self.assertEqual(self.store.values["driver/host/a"], other)
 
+    def test_a_replay_has_failed_at_once_in_each_group_of_the_host(self):
+        self.host._urgent = False
+        self.host._report.update(replay=2, digests=[])
+        groups = [{"phase": phase, "hosts": hosts, "results": {}}
+                  for phase, hosts in ((0, ["a", "b"]), (1, ["a", "c"]), (1, ["b", "a"]))]
+        self.host._state = {"job": {"replay": {"task": 3, "phase": 1, "groups": groups}}}
+        self.host._refuse_replay()
+        self.assertEqual((self.host._report["replay"], self.host._report["digests"]), (3, ["", ""]))
+        self.assertTrue(self.host._urgent)
+        self.host._urgent = False
+        self.host._refuse_replay()  # once
+        self.assertFalse(self.host._urgent)
+
     def test_a_host_without_weft_executor_is_untested_and_has_not_failed(self):
         self.host._changed, self.host._urgent = threading.Condition(), False
         with mock.patch.dict(os.environ, PATH=""):

@@ -187,6 +187,15 @@ class Import(unittest.TestCase):
         self.assertIn("TypeError: the backend weft takes pg_options of type weft.torch.Options",
                       done.stderr)
 
+    def test_options_of_a_groups_other_backend_are_left_to_that(self):
+        # As of a group "cuda:nccl,cpu:weft", which PyTorch gives NCCL's to both.
+        done = run("import torch.distributed as dist, weft.torch\n"
+                   "dist.init_process_group('weft', store=dist.HashStore(), rank=0, world_size=1,"
+                   " pg_options=dist.ProcessGroupGloo._Options())\n"
+                   "dist.barrier()\n"
+                   "print('made')")
+        self.assertEqual(done.stdout, "made\n", done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -316,6 +316,13 @@ TEST(WeftBwLink, EveryPatternEnds) {
   EXPECT_GT(JsonOf("--ranks 2 --test rate -n 500 -e -l 8")["rows"][0]["messages_per_second"], 0);
 }
 
+// Rank 2 has nothing to do for longer than a wait at the store may take.
+TEST(WeftBwLink, RanksWhoseTurnComesLaterWaitUntilThen) {
+  const json result =
+      JsonOf("--ranks 3 --pattern one-to-many --in-turn -s 4K -D 1700ms --set store.timeout=2s");
+  EXPECT_EQ(result["rows"].size(), 2U);
+}
+
 TEST(WeftBwLink, ReplaysEveryCollective) {
   for (CollectiveKind collective : kCollectives) {
     const json result = JsonOf(

@@ -16,6 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
+#include "collectives/recovery.h"
+#include "collectives/rendezvous/job_environment.h"
 #include "tests/collectives/memory_store.h"
 #include "tests/fuzz_budget.h"
 #include "tests/scratch_folder.h"
@@ -254,6 +256,22 @@ TEST_F(DriverTest, HostsThatReportJoinAndRunTheirRanks) {
   EXPECT_EQ(driver_->job().restarts, 1);
 }
 
+TEST_F(DriverTest, ARankThatDiesOnItsWayOutOfAJobThatSaysItIsDoneEndsNoJob) {
+  Add("a");
+  Add("b");
+  Turns(4);
+  collectives::JobEnvironment rank;
+  rank.world_size = 4;
+  rank.recover = true;
+  ASSERT_TRUE(collectives::Recovery(&store_, rank).SetOver().ok());
+  hosts_[0]->EndRank(0, "exited with status 0");
+  hosts_[1]->EndRank(0, "was killed by signal 9 (SIGKILL)");  // at once
+  Turns(2);
+  EXPECT_FALSE(driver_->job().outcome.has_value());
+  EXPECT_EQ(driver_->job().ranks[2].generation, 1);
+  EXPECT_EQ(Alive(), 3);
+}
+
 TEST_F(DriverTest, ASilentHostIsLostAfterItsLeaseAndNotBefore) {
   Add("a");
   Add("b");
@@ -300,7 +318,7 @@ TEST_F(DriverTest, ACommandWhoseAnswerCameTooLateIsDoneOnceAndTheDriverStays) {
   const auto driver = *Driver::Open(&store, options_, now_);
   store.LoseNext();
   EXPECT_TRUE(absl::IsDeadlineExceeded(driver->Stop(7, "by hand", now_).status()));
-  const absl::StatusOr<std::vector<Action>> again = driver->Stop(8, "again", now_);
+  const absl::StatusOr<std::vector<recovery::Action>> again = driver->Stop(8, "again", now_);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_TRUE(again->empty());
   ASSERT_TRUE(driver->job().outcome.has_value());
@@ -405,10 +423,11 @@ TEST_F(DriverTest, OfAFaultOfSeveralHostsEachIsSuspectedOnce) {
   Add("a");
   Add("b");
   Turns(4);
-  const auto actions = driver_->Diagnosed({0, 1, 2, 3, 99, -1}, Blame::kHost, "device error", now_);
+  const auto actions =
+      driver_->Diagnosed({0, 1, 2, 3, 99, -1}, recovery::Blame::kHost, "device error", now_);
   ASSERT_TRUE(actions.ok()) << actions.status();
   std::vector<std::string> done;
-  for (const Action& action : *actions) done.push_back(ToText(action));
+  for (const recovery::Action& action : *actions) done.push_back(ToText(action));
   EXPECT_THAT(done,
               ElementsAre("test a: diagnosis: device error", "test b: diagnosis: device error"));
 }
@@ -420,7 +439,7 @@ TEST_F(DriverTest, TheRanksOfAHostThatIsReplacedBlameNotTheSpareForIt) {
   driver_ = *Driver::Open(&store_, options, now_);
   for (const char* host : {"a", "b", "c", "d"}) Add(host);
   Turns(5);
-  ASSERT_TRUE(driver_->Diagnosed({0, 1}, Blame::kHost, "device error", now_).ok());
+  ASSERT_TRUE(driver_->Diagnosed({0, 1}, recovery::Blame::kHost, "device error", now_).ok());
   EXPECT_EQ(driver_->job().nodes[0].host, "c");
   EXPECT_TRUE(driver_->job().hosts.at("a").evicted);
   EXPECT_FALSE(driver_->job().hosts.at("c").evicted);
@@ -450,7 +469,7 @@ TEST_F(DriverTest, ThePageShowsTheJobAndEvicts) {
   Add("b");
   Add("c");
   Turns(4);
-  std::vector<Action> said;
+  std::vector<recovery::Action> said;
   const auto ask = [&](const std::string& method, const std::string& path) {
     return Answer(*driver_, {.method = method, .path = path}, now_, said);
   };
@@ -489,7 +508,7 @@ TEST(PageTokenTest, WhatCannotBeWrittenLeavesNoFile) {
               HasSubstr("none/page-token"));
 }
 
-// Requests as a stranger with the token may send them: what is no route changes nothing.
+// Requests that any client with the token may send: what is no route changes nothing.
 TEST_F(DriverTest, AnyRequestIsAnsweredAndOnlyARouteActs) {
   Add("a");
   Add("b");
@@ -511,8 +530,8 @@ TEST_F(DriverTest, AnyRequestIsAnsweredAndOnlyARouteActs) {
         request.method == "POST" &&
         (request.path == "/stop" || request.path == "/evict/a" || request.path == "/evict/b");
     if (acts) continue;
-    const JobState before = driver_->job();
-    std::vector<Action> said;
+    const recovery::JobState before = driver_->job();
+    std::vector<recovery::Action> said;
     const observe::HttpResponse answer = Answer(*driver_, request, now_, said);
     EXPECT_TRUE(answer.status == 200 || answer.status == 404 || answer.status == 409)
         << answer.status << " to " << request.method << " " << request.path;
@@ -542,9 +561,9 @@ TEST_F(DriverTest, ALostHostIsANoticeUntilTheSiteHasBeenTold) {
 TEST(OrdersTest, AHostThatHelpsWithATestBeginsItsOwnOrAReplayOnceItHasHelped) {
   DriverRecord record;
   record.policy = {.nodes = 2, .ranks_per_node = 1};
-  record.job = NewJob(record.policy, absl::UnixEpoch());
-  HostState& a = record.job.hosts["a"] = {.incarnation = 1, .node = 0};
-  HostState& b = record.job.hosts["b"] = {.incarnation = 1, .node = 1};
+  record.job = recovery::NewJob(record.policy, absl::UnixEpoch());
+  recovery::HostState& a = record.job.hosts["a"] = {.incarnation = 1, .node = 0};
+  recovery::HostState& b = record.job.hosts["b"] = {.incarnation = 1, .node = 1};
   LocalState local{.host = "b", .incarnation = 1, .node = 1, .ranks = {{}}};
   const auto kinds = [&] {
     std::vector<OrderKind> kinds;
@@ -553,7 +572,7 @@ TEST(OrdersTest, AHostThatHelpsWithATestBeginsItsOwnOrAReplayOnceItHasHelped) {
   };
   a.test = 1;
   a.test_helpers = {"b"};
-  record.job.replay = Replay{.task = 1, .groups = {{.hosts = {"b"}}}};
+  record.job.replay = recovery::Replay{.task = 1, .groups = {{.hosts = {"b"}}}};
   EXPECT_THAT(kinds(), ElementsAre(OrderKind::kHelp));
   local.helped = 1;
   local.helps = true;
@@ -568,21 +587,30 @@ TEST(OrdersTest, AHostThatHelpsWithATestBeginsItsOwnOrAReplayOnceItHasHelped) {
 }
 
 TEST(DriverRecordsTest, SurviveTheirText) {
-  Policy policy{.nodes = 2, .ranks_per_node = 1, .restarts_most = 3, .self_tests = false};
+  recovery::Policy policy{.nodes = 2, .ranks_per_node = 1, .restarts_most = 3, .self_tests = false};
   DriverRecord record{.incarnation = 7, .policy = policy, .lease = absl::Milliseconds(1500)};
-  record.job = NewJob(policy, absl::FromUnixSeconds(99));
+  record.job = recovery::NewJob(policy, absl::FromUnixSeconds(99));
   for (const char* host : {"a", "b", "c"}) {
-    Decide(policy, record.job,
-           {.kind = EventKind::kHostJoined, .host = host, .incarnation = 2, .address = "10.0.0.1"});
+    recovery::Decide(policy, record.job,
+                     {.kind = recovery::EventKind::kHostJoined,
+                      .host = host,
+                      .incarnation = 2,
+                      .address = "10.0.0.1"});
   }
-  Decide(policy, record.job, {.kind = EventKind::kHostEvicted, .host = "b", .text = "\"\xff"});
+  recovery::Decide(policy, record.job,
+                   {.kind = recovery::EventKind::kHostEvicted, .host = "b", .text = "\"\xff"});
   record.policy.replay_hosts = 1;
-  Decide(record.policy, record.job,
-         {.kind = EventKind::kHostJoined, .host = "d", .incarnation = 1});
-  Decide(record.policy, record.job, {.kind = EventKind::kReplay, .text = "by hand"});
+  recovery::Decide(record.policy, record.job,
+                   {.kind = recovery::EventKind::kHostJoined, .host = "d", .incarnation = 1});
+  recovery::Decide(record.policy, record.job,
+                   {.kind = recovery::EventKind::kReplay, .text = "by hand"});
   ASSERT_TRUE(record.job.replay.has_value());
-  Decide(record.policy, record.job,
-         {.kind = EventKind::kReplayed, .host = "a", .test = 1, .passed = true, .text = "digest"});
+  recovery::Decide(record.policy, record.job,
+                   {.kind = recovery::EventKind::kReplayed,
+                    .host = "a",
+                    .test = 1,
+                    .passed = true,
+                    .text = "digest"});
   record.history.push_back({.time = absl::FromUnixSeconds(5), .text = "line"});
   const auto again = ParseDriverRecord(ToJson(record));
   ASSERT_TRUE(again.ok()) << again.status();
@@ -598,13 +626,15 @@ TEST(DriverRecordsTest, SurviveTheirText) {
 TEST(DriverRecordsTest, WhatIsNoRecordIsRefusedByName) {
   DriverRecord record;
   record.policy = {.nodes = 2, .replay_hosts = 1};
-  record.job = NewJob(record.policy, absl::UnixEpoch());
+  record.job = recovery::NewJob(record.policy, absl::UnixEpoch());
   for (const char* host : {"a", "b", "c"}) {
-    Decide(record.policy, record.job,
-           {.kind = EventKind::kHostJoined, .host = host, .incarnation = 1});
+    recovery::Decide(record.policy, record.job,
+                     {.kind = recovery::EventKind::kHostJoined, .host = host, .incarnation = 1});
   }
-  Decide(record.policy, record.job, {.kind = EventKind::kHostLost, .host = "c"});
-  Decide(record.policy, record.job, {.kind = EventKind::kReplay, .text = "by hand"});
+  recovery::Decide(record.policy, record.job,
+                   {.kind = recovery::EventKind::kHostLost, .host = "c"});
+  recovery::Decide(record.policy, record.job,
+                   {.kind = recovery::EventKind::kReplay, .text = "by hand"});
   ASSERT_TRUE(record.job.replay.has_value());
   const std::string whole = ToJson(record);
   for (size_t cut = 0; cut < whole.size(); ++cut) {

@@ -142,7 +142,7 @@ class EtcdTest(DrivenTest):
         self.assertIn("another driver (incarnation 2) has taken this one's place", self.said("first"))
         self.assertIsNone(self.state()["outcome"])
 
-    def test_a_state_that_a_stranger_has_written_is_refused(self):
+    def test_a_state_that_an_unauthenticated_client_has_written_is_refused(self):
         self.put("state", "0" * 64 + "\n{}")
         self.assertEqual(self.drive_as("first").wait(PATIENCE), 1)
         self.assertIn(f"etcd's key jobs/{self.job}/state was not written with this job's secret",

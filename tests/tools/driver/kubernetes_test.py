@@ -1,4 +1,4 @@
-"""weft-driver --site kubernetes against an API that this test plays over TLS, as recorded: the pod of an
+"""weft-driver --site kubernetes against an API that this test emulates over TLS, as recorded: the pod of an
 evicted host is asked for, its node cordoned, the pod deleted."""
 
 import http.server

@@ -1,4 +1,5 @@
-"""weft-driver and weft-executor with small programs as ranks: faults of each kind, and strangers.
+"""weft-driver and weft-executor with small programs as ranks: faults of each kind, and
+unauthenticated clients.
 
 Two nodes of two ranks and a spare host, all on this machine under names of their own. A rank says
 where it is in a file of its own, and ends once the file "end" is there.
@@ -366,10 +367,16 @@ class DriverTest(DrivenTest):
         self.assertEqual(first.wait(PATIENCE), 4)
         self.end(driver)
 
-    def test_strangers_are_turned_away(self):
+    def test_an_executor_whose_heartbeats_are_further_apart_than_the_lease_is_refused(self):
+        self.drive(lease="2s")
+        self.assertEqual(self.run_on("a", "--period", "3s").wait(PATIENCE), 2)
+        self.assertIn("--period 3s is not below the driver's --lease, 2s", self.said("a"))
+        self.assertEqual(self.hosts(), [])
+
+    def test_unauthenticated_clients_are_turned_away(self):
         driver = self.begin()
-        stranger = self.run_on("z", environment=dict(self.environment, WEFT_JOB_SECRET="77" * 32))
-        self.assertEqual(stranger.wait(PATIENCE), 1)
+        other = self.run_on("z", environment=dict(self.environment, WEFT_JOB_SECRET="77" * 32))
+        self.assertEqual(other.wait(PATIENCE), 1)
         self.assertIn("secret", self.said("z"))
         nobody = dict(self.environment)
         del nobody["WEFT_JOB_SECRET"]

@@ -11,6 +11,7 @@
 
 #include "tests/run_program.h"
 #include "tools/init/model.h"
+#include "tools/init/options.h"
 
 namespace weft::init {
 namespace {
@@ -53,6 +54,19 @@ TEST(WeftInit, PhasesAddUpWithAndWithoutRelays) {
     if (*relay != '\0') {
       EXPECT_LT(result["root_messages"], 32 * 7);
     }
+  }
+}
+
+// 112 ranks on 14 hosts: a quarter of the hosts is no whole number.
+TEST(Options, SmallerLayoutsForTheModelSpreadOverWholeHosts) {
+  Options options;
+  options.layout = "tp7,dp16";
+  ASSERT_TRUE(Resolve(options).ok());
+  for (int factor : {8, 4, 2}) {
+    Options small = Shrink(options, factor);
+    const absl::Status resolved = Resolve(small);
+    EXPECT_TRUE(resolved.ok()) << resolved;
+    EXPECT_EQ(small.ranks % small.hosts, 0);
   }
 }
 

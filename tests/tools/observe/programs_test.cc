@@ -289,6 +289,21 @@ TEST(Programs, FetchWhatIsNewFromAgents) {
   EXPECT_EQ(said.find("agent 127.0.0.1:1", said.find("agent 127.0.0.1:1") + 1), std::string::npos);
 }
 
+// Of a large job, what is fetched are gigabytes.
+TEST(Programs, LeaveNothingOfWhatTheyHaveFetchedWhenASignalEndsThem) {
+  Job job("--fault none --steps 5000 --step-time 200ms");
+  ASSERT_TRUE(job.Reaches(3));
+  AgentProcess agent("--records " + job.rings());
+  const std::string folder = job / "fetched";
+  const Outcome looks = Shell(absl::StrCat(
+      "mkdir ", folder, "; TMPDIR=", folder, " ", std::getenv("WEFT_BIN"),
+      "/weft-top --json --every 1h --agent 127.0.0.1:", agent.port(), " > ", job / "top",
+      " & top=$!; until [ -s ", job / "top", " ]; do sleep 0.05; done; ls ", folder,
+      " | wc -l; kill -TERM $top; wait $top; echo $?; ls ", folder, " | wc -l"));
+  EXPECT_THAT(std::vector<std::string>(absl::StrSplit(looks.output, '\n', absl::SkipEmpty())),
+              testing::ElementsAre("1", "143", "0"));
+}
+
 // Nobody listens at the sink: what it does not take is counted, and the pages go on.
 TEST(Programs, CountWhatADeadSinkDoesNotTake) {
   ScratchFolder folder;

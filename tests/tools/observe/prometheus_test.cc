@@ -44,6 +44,22 @@ std::vector<Metric> Some() {
   return Metrics({view}, {{finding}}, host, {});
 }
 
+// Its records may stay (records.keep): an alert on them would never end.
+TEST(Prometheus, TakesARankThatHasEndedInGoodOrderForNoneThatIsDown) {
+  JobView view{.job = "job", .world_size = 2, .now_ns = 100'000'000'000};
+  for (const int number : {0, 1}) {
+    RankView& rank = view.ranks[number];
+    rank.process.rank = number;
+    rank.state = {.known = true, .exists = false};
+    rank.open.push_back({.name = "all_reduce", .group = "world", .record = {.start_ns = 1}});
+  }
+  view.ranks[1].process.ended_ns = 2;
+  const std::string text = PrometheusText(Metrics({view}, {{}}, {}, {}));
+  EXPECT_THAT(text, HasSubstr("weft_rank_up{job=\"job\",rank=\"0\"} 0"));
+  EXPECT_THAT(text, Not(HasSubstr("weft_rank_up{job=\"job\",rank=\"1\"}")));
+  EXPECT_THAT(text, HasSubstr("weft_rank_oldest_call_age_seconds{job=\"job\",rank=\"1\"} 0"));
+}
+
 // The rules of the format 0.0.4 and of promtool: help and type once and first, counters end in
 // _total and nothing else does, names and labels are of their alphabet, no series twice.
 TEST(Prometheus, WritesTheTextFormat) {

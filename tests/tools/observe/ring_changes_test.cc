@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/time.h>
 #include <zlib.h>
 
 #include <cstddef>
@@ -48,12 +50,12 @@ std::string Unpacked(const std::string& packed) {
 
 class RingChanges : public ::testing::Test {
  protected:
-  std::unique_ptr<Records> Open(int rank = 0) {
+  std::unique_ptr<Records> Open(int rank = 0, Bytes bytes = KiB(40)) {
     auto records = Records::Open({.folder = folder_ / "rings",
                                   .job = "job",
                                   .rank = rank,
                                   .world_size = 4,
-                                  .bytes = KiB(40),
+                                  .bytes = bytes,
                                   .keep = true});
     EXPECT_TRUE(records.ok()) << records.status();
     return *std::move(records);
@@ -123,6 +125,22 @@ TEST_F(RingChanges, SayWhatWasOverwrittenBetweenTwoLooks) {
   ASSERT_FALSE(steps.empty());
   EXPECT_EQ(steps.back(), 1002);
   EXPECT_EQ(there->lost(), 1000 - steps.size());
+}
+
+TEST_F(RingChanges, MakeACopyWhateverSignalsCome) {
+  auto records = Open(0, MiB(16));
+  RingCopy copy(prefix());
+  const std::string whole = Changes(*records, copy);
+  struct sigaction handler {};
+  struct sigaction before {};
+  handler.sa_handler = [](int) {};
+  ASSERT_EQ(sigaction(SIGALRM, &handler, &before), 0);
+  const itimerval often{{0, 100}, {0, 100}}, never{};  // microseconds
+  ASSERT_EQ(setitimer(ITIMER_REAL, &often, nullptr), 0);
+  const absl::Status made = copy.Apply(whole);
+  setitimer(ITIMER_REAL, &never, nullptr);
+  sigaction(SIGALRM, &before, nullptr);
+  EXPECT_TRUE(made.ok()) << made;
 }
 
 // A cursor of another process, or from nowhere, gets the whole ring.

@@ -1,12 +1,17 @@
 #include "tools/observe/timeline.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstddef>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
+#include "base/records.h"
+#include "tests/scratch_folder.h"
 
 namespace weft::observe {
 namespace {
@@ -85,6 +90,49 @@ TEST(EstimateClocks, SaysWhatItCannotKnow) {
   Timeline timeline;
   timeline.ranks = {{.rank = 0, .host = "a"}, {.rank = 1, .host = "b"}};
   EXPECT_EQ(EstimateClocks(timeline, "a").at("b").second, INT64_MAX);
+}
+
+// Containers are often called alike. A machine that was booted an hour later has clocks that are an
+// hour behind, and the same wall clock.
+TEST(ReadTimeline, PutsTwoMachinesOfOneNameOnOneClock) {
+  constexpr int64_t kHour = 3600 * 1000 * kMillisecond;
+  ScratchFolder folder;
+  JobView view{.job = "job", .world_size = 2};
+  std::vector<std::string> files;
+  for (const int rank : {0, 1}) {
+    const int64_t behind = rank * kHour;
+    auto records = Records::Open({.folder = folder / absl::StrCat(rank),
+                                  .job = "job",
+                                  .rank = rank,
+                                  .world_size = 2,
+                                  .keep = true});
+    ASSERT_TRUE(records.ok()) << records.status();
+    for (uint32_t sequence = 0; sequence < 3; ++sequence) {
+      CallRecord call{.kind = RecordKind::kDone};
+      call.name = (*records)->Name("all_reduce");
+      call.group = (*records)->Name("world");
+      call.sequence = sequence;
+      call.start_ns = (10 * sequence + 1) * kMillisecond + 2 * kHour - behind;
+      call.end_ns = call.start_ns + kMillisecond;
+      (*records)->Write(call);
+    }
+    files.push_back((*records)->path());
+    const int fd = open(files.back().c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_GE(fd, 0);
+    int64_t monotonic_ns = 0;
+    const off_t at = offsetof(RecordFileHeader, monotonic_ns);
+    ASSERT_EQ(pread(fd, &monotonic_ns, sizeof(monotonic_ns), at), 8);
+    monotonic_ns -= behind;
+    ASSERT_EQ(pwrite(fd, &monotonic_ns, sizeof(monotonic_ns), at), 8);
+    close(fd);
+  }
+  const absl::StatusOr<Timeline> timeline = ReadTimeline(view, files);
+  ASSERT_TRUE(timeline.ok()) << timeline.status();
+  ASSERT_THAT(timeline->ranks, testing::SizeIs(2));
+  EXPECT_EQ(timeline->ranks[1].host, timeline->ranks[0].host + " (2)");
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(timeline->ranks[1].spans[i].start_ns, timeline->ranks[0].spans[i].start_ns);
+  }
 }
 
 TEST(Lanes, KeepOverlappingCallsApart) {

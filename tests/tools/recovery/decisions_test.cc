@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace weft::driver {
+namespace weft::recovery {
 namespace {
 
 using ::testing::HasSubstr;
@@ -462,6 +462,22 @@ TEST_F(DecisionsTest, NobodyIsStartedToMeetARankThatIsDone) {
   ExpectOver(128 + 9, "rank 0 is done already");
 }
 
+// Then its new process meets nobody: it learns that all is done, and ends.
+TEST_F(DecisionsTest, ARankThatDiesOnItsWayOutOfADoneJobIsStartedAnew) {
+  Start(1);
+  End(0, {});
+  const auto anew =
+      Tell({.kind = EventKind::kRankEnded, .rank = 2, .end = Killed(9), .over = true});
+  EXPECT_THAT(anew, testing::ElementsAre(HasSubstr("start rank 2 (generation 1) on b")));
+  End(2, {});
+  // Its host is lost with the last one: only that one is started elsewhere.
+  EXPECT_THAT(Tell({.kind = EventKind::kHostLost, .host = "b", .over = true}),
+              testing::ElementsAre(HasSubstr("evict b"), "place node 1 on spare0",
+                                   HasSubstr("start rank 3 (generation 1) on spare0")));
+  for (const int rank : {1, 3}) End(rank, {});
+  ExpectOver(0, "all ranks are done");
+}
+
 TEST_F(DecisionsTest, AHostWhoseRanksAreDoneNeedsNoOtherOne) {
   Start(1);
   End(0, {});
@@ -532,4 +548,4 @@ TEST(DecisionsSeedsTest, EveryOrderOfEventsKeepsTheStateWhole) {
 }
 
 }  // namespace
-}  // namespace weft::driver
+}  // namespace weft::recovery

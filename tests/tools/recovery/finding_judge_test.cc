@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace weft::driver {
+namespace weft::recovery {
 namespace {
 
 using ::testing::ElementsAre;
@@ -49,4 +49,4 @@ TEST(FindingJudgeTest, OfSeveralCulpritsThoseAreActedOnOfWhichEachIsOne) {
 }
 
 }  // namespace
-}  // namespace weft::driver
+}  // namespace weft::recovery

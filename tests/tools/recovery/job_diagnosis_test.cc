@@ -10,7 +10,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
-namespace weft::driver {
+namespace weft::recovery {
 namespace {
 
 using ::testing::HasSubstr;
@@ -46,4 +46,4 @@ TEST(JobDiagnosisTest, AnAgentWhoseAddressIsNoneIsSaidAndHarmsNothing) {
 }
 
 }  // namespace
-}  // namespace weft::driver
+}  // namespace weft::recovery

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace weft::driver {
+namespace weft::recovery {
 namespace {
 
 using ::testing::ElementsAre;
@@ -105,4 +105,4 @@ TEST(ReplayTest, AGroupThatFailsIsWrongAndOneWithALostHostSaysNothing) {
 }
 
 }  // namespace
-}  // namespace weft::driver
+}  // namespace weft::recovery

@@ -90,22 +90,22 @@ class StoreProcessesTest(unittest.TestCase):
         self.addCleanup(client.close)
         return client
 
-    # ---- Strangers
+    # ---- Unauthenticated peers
 
-    def test_strangers_who_take_every_descriptor_keep_nobody_out_and_fill_no_log(self):
+    def test_unauthenticated_peers_that_take_every_descriptor_keep_nobody_out_and_fill_no_log(self):
         store = self.start("/bin/sh", "-c", 'ulimit -n 64; exec "$@"', "sh",
                            program("weft-store"), "--json")
         until(lambda: "\n" in self.read(store.out), PATIENCE)
         store.address = json.loads(self.read(store.out).splitlines()[0])["address"]
         host, port = store.address.rsplit(":", 1)
         honest = [self.client(store.address) for _ in range(40)]  # more than half of 64
-        strangers = [socket.create_connection((host, int(port))) for _ in range(300)]
+        peers = [socket.create_connection((host, int(port))) for _ in range(300)]
         until(lambda: self.state(store)["accepted"] == 340, PATIENCE)
         late = self.client(store.address)
         for number, client in enumerate([*honest, late]):
             client.set(str(number), "v")
-        for stranger in strangers:
-            stranger.close()
+        for peer in peers:
+            peer.close()
         store.send_signal(signal.SIGTERM)
         self.finish(store)
         log = self.read(store.err).splitlines()
@@ -117,6 +117,38 @@ class StoreProcessesTest(unittest.TestCase):
         counts += [int(line.split(" (and ")[1].split()[0]) for line in log if " (and " in line]
         self.assertEqual(sum(counts) + sum(" closed the connection of " in line for line in log),
                          refused)
+
+    # ---- The end of a job
+
+    def test_a_rank_that_dies_on_its_way_out_of_a_job_that_is_done_ends_no_job(self):
+        # As weft-train does: all have met, and say so; rank 1 dies once rank 0 is gone.
+        code = """
+if "WEFT_GENERATION" in os.environ:
+    say("over" if store.check(["recovery/over"]) else "lost")
+    sys.exit(0)
+store.set("recovery/over", "")
+store.barrier("end", rank, size)
+if rank == 0:
+    store.set("pid", str(os.getpid()))
+    sys.exit(0)
+pid = int(store.get("pid"))
+while os.path.exists(f"/proc/{pid}"): time.sleep(0.01)
+os.kill(os.getpid(), 9)
+"""
+        launcher = self.run_job("-n", "2", "--recover", "1", code=code)
+        self.finish(launcher)
+        self.assertEqual(self.lines(launcher), ["over"])
+
+    def test_a_job_that_is_over_in_a_store_that_stays_is_not_run_again(self):
+        store = self.store()
+        arguments = ("-n", "2", "--recover", "1", "--store", store.address)
+        # As weft-train says it.
+        self.finish(self.run_job(*arguments, code='store.set("recovery/over", "")'))
+        again = self.run_job(*arguments, code="say('runs')")
+        self.assertEqual(again.wait(PATIENCE), 1)
+        self.assertEqual(self.lines(again), [])
+        self.assertIn(f"job '{self.job}' is over in the store at {store.address}",
+                      self.read(again.err))
 
     # ---- Relays
 

@@ -55,7 +55,8 @@ class WeftRunTest(unittest.TestCase):
     def plan(self, ranks: int, order: str) -> str:
         """A plan directory, made by hand, in which this machine is the host "here"."""
         self.write("plan/fabric.toml",
-                   'generate = { type = "leaf-spine", leaves = 1, hosts_per_leaf = 2, spines = 1 }\n')
+                   '[[nodes]]\nhosts = "here,there"\n[[nodes]]\nswitches = "leaf0"\n'
+                   '[[cables]]\npairs = [["here,there", "leaf0"]]\n')
         self.write("plan/hashes.txt", "weft-hashes 1\n")
         self.write("plan/paths.txt", f"weft-paths 1\nranks {ranks}\nhost here 127.0.0.1 leaf0\n"
                                      "host there 192.0.2.1 leaf0\n")
@@ -377,6 +378,23 @@ class WeftRunTest(unittest.TestCase):
             pass
         self.assertEqual(process.wait(PATIENCE), 0)
         self.assertTrue(os.path.exists(self.path("done-1")))
+
+    def test_output_that_a_full_disk_takes_none_of_is_a_failure_that_is_named(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run(self.command("-n", "1", "--", "sh", "-c", f"echo x; touch {self.path('done')}"),
+                                    stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("write to standard output: No space left on device", result.stderr)
+        self.assertTrue(os.path.exists(self.path("done")))
+
+    def test_a_log_at_the_limit_of_file_sizes_is_cut_and_the_job_goes_on(self):
+        # The limit does not bind standard output, which is a pipe.
+        result = self.launch("-n", "1", "--log-dir", self.path("logs"), "--", "sh", "-c",
+                             "head -c 9999 /dev/zero | tr '\\0' x; echo; echo after",
+                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("its log is cut: write: File too large", result.stderr)
+        self.assertIn("[rank 0] after", result.stdout)
 
     def test_a_slow_reader_gets_everything(self):
         process = self.start("-n", "2", "--no-prefix", "sh", "-c",

@@ -98,18 +98,19 @@ absl::StatusOr<Bootstrap> Bootstrap::Join(const Options& options) {
 }
 
 absl::StatusOr<std::vector<std::string>> Bootstrap::AllGather(const std::string& mine,
-                                                              const std::function<void()>& serve) {
+                                                              const std::function<void()>& serve,
+                                                              absl::Duration busy) {
   auto shared = std::async(std::launch::async, [&, turn = turn_++] {
     return store_.store->AllGather(absl::StrCat(meeting_, "/", turn), rank(), ranks(), mine,
-                                   timeout_);
+                                   timeout_ + busy);
   });
   while (shared.wait_for(std::chrono::seconds(0)) != std::future_status::ready) serve();
   return shared.get();
 }
 
 absl::StatusOr<std::vector<nlohmann::json>> Bootstrap::AllGatherJson(
-    const nlohmann::json& mine, const std::function<void()>& serve) {
-  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> texts, AllGather(JsonText(mine), serve));
+    const nlohmann::json& mine, const std::function<void()>& serve, absl::Duration busy) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> texts, AllGather(JsonText(mine), serve, busy));
   std::vector<nlohmann::json> all;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     all.push_back(nlohmann::json::parse(texts[rank], nullptr, /*allow_exceptions=*/false));

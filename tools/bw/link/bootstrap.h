@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "collectives/rendezvous/job_environment.h"
 #include "tools/bw/link/options.h"
 
@@ -26,11 +27,14 @@ class Bootstrap {
   const net::JobSecret& secret() const { return environment_.secret; }
 
   // The texts of all ranks, by rank. Every rank calls it as often as the others. Meanwhile serve()
-  // is called again and again; it may sleep for a millisecond.
+  // is called again and again; it may sleep for a millisecond. The others are waited for by
+  // store.timeout and `busy`: what they may have to do before, and this rank has not.
   absl::StatusOr<std::vector<std::string>> AllGather(const std::string& mine,
-                                                     const std::function<void()>& serve);
-  absl::StatusOr<std::vector<nlohmann::json>> AllGatherJson(const nlohmann::json& mine,
-                                                            const std::function<void()>& serve);
+                                                     const std::function<void()>& serve,
+                                                     absl::Duration busy = absl::ZeroDuration());
+  absl::StatusOr<std::vector<nlohmann::json>> AllGatherJson(
+      const nlohmann::json& mine, const std::function<void()>& serve,
+      absl::Duration busy = absl::ZeroDuration());
 
  private:
   collectives::JobEnvironment environment_;

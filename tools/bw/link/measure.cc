@@ -228,6 +228,11 @@ RankUse UseOf(const RankUse& host, const Usage& usage, int rank, bool sleeps) {
   return use;
 }
 
+// How long a size may take the ranks of a flow, while others, or those of a faster flow, wait.
+absl::Duration LongestOf(const Load& load) {
+  return load.iterations > 0 ? kDurationMost : 2 * load.duration;
+}
+
 // From what every rank says of itself, and the flows that this is about.
 void PutTogether(const std::vector<nlohmann::json>& parts, const std::vector<Flow>& flows,
                  Row& row) {
@@ -314,7 +319,8 @@ absl::StatusOr<Row> MeasureSize(Bootstrap& bootstrap, MeasuredLinks& links, cons
       {"flows", results},
       {"lanes", window.lanes()},
       {"rank", UseOf(host, window.usage(), bootstrap.rank(), load.events)}};
-  WEFT_ASSIGN_OR_RETURN(auto parts, bootstrap.AllGatherJson(mine, [&] { links.Serve(); }));
+  WEFT_ASSIGN_OR_RETURN(auto parts, bootstrap.AllGatherJson(
+                                        mine, [&] { links.Serve(); }, LongestOf(load)));
   PutTogether(parts, flows, row);
   if (load.test != Test::kLatency) row.limit = FindLimit(row.ranks, row.lanes, row.depth);
   return row;

@@ -81,6 +81,14 @@ class ClientTest(unittest.TestCase):
         client.set("after", "it")
         self.assertEqual(client.get("after"), b"it")
 
+    def test_an_interrupt_ends_the_wait_for_a_server(self):
+        self.server.stop()  # nobody serves there any more
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        began = time.monotonic()
+        with self.assertRaises(Interrupted):
+            Client(self.server.address, secret=SECRET, connect_timeout=PATIENCE)
+        self.assertLess(time.monotonic() - began, PATIENCE)
+
     def test_a_handler_that_returns_ends_no_wait(self):
         handled = []
         previous = signal.signal(signal.SIGALRM, lambda *_: handled.append(1))
@@ -134,12 +142,17 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(StoreError) as caught:
             client.add("word", 1)
         self.assertEqual(caught.exception.code, "FAILED_PRECONDITION")
+        for wrong in (lambda: client.add("n", 2**64 + 1),
+                      lambda: client.barrier("b", 0, 2**32 + 1, 0)):
+            with self.assertRaises(StoreError) as caught:
+                wrong()
+            self.assertIn("does not fit into", str(caught.exception))
         with self.assertRaises(StoreError) as caught:
             Client(self.server.address, secret="cd" * 32)
         self.assertEqual(caught.exception.code, "PERMISSION_DENIED")
         with self.assertRaises(StoreError) as caught:
             Server("0.0.0.0:0")
-        self.assertIn("would serve strangers", str(caught.exception))
+        self.assertIn("would serve unauthenticated clients", str(caught.exception))
         client.close()
         with self.assertRaises(StoreError):
             client.set("word", "y")

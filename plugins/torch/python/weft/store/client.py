@@ -183,8 +183,9 @@ class Client:
                            socket.gethostname().encode(), int(redis), rank, generation,
                            _seconds(connect_timeout), reconnect, silence)
         handle, error = ctypes.c_void_p(), _Text()
-        _check(_load().weft_store_open(ctypes.byref(options), ctypes.byref(handle),
-                                       ctypes.byref(error)), error)
+        library = _load()
+        _check(_interruptible(lambda: library.weft_store_open(
+            ctypes.byref(options), ctypes.byref(handle), ctypes.byref(error))), error)
         self._handle = handle
         self._leave = _load().weft_store_close  # also when the interpreter ends
 
@@ -214,6 +215,10 @@ class Client:
 
     def _call(self, op: Op, keys=(), values=(), number: int = 0, rank: int = 0, size: int = 0,
               timeout=0.0) -> tuple[int, list[bytes]]:
+        for given, bits in ((number, 64), (rank, 32), (size, 32)):
+            if not -(1 << bits - 1) <= given < 1 << bits - 1:  # ctypes would cut it off
+                raise StoreError("INVALID_ARGUMENT", f"{op.name.lower()}: {given} does not fit into "
+                                 f"{bits} bits")
         key_data, value_data = _pack(keys), _pack(values)
         number_out, count, out = ctypes.c_int64(), ctypes.c_uint32(), _Text()
         with self._lock:
@@ -293,12 +298,12 @@ class Server:
     """A store's server, in a thread of this process, until stop()."""
 
     def __init__(self, listen: str = "127.0.0.1:0", *, secret: str = "",
-                 open_to_strangers: bool = False):
+                 open_to_unauthenticated: bool = False):
         self._handle = None
         self._owner = os.getpid()
         handle, text = ctypes.c_void_p(), _Text()
         description = f"{socket.gethostname()} pid {os.getpid()}"
-        _check(_load().weft_store_serve(listen.encode(), secret.encode(), int(open_to_strangers),
+        _check(_load().weft_store_serve(listen.encode(), secret.encode(), int(open_to_unauthenticated),
                                         description.encode(), ctypes.byref(handle),
                                         ctypes.byref(text)), text)
         self._handle = handle

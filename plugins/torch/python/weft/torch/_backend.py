@@ -38,12 +38,18 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def create(options, backend_options: Options | None):
+def create(options, backend_options):
     """The c10d.Backend of one group; `options` are a _DistributedBackendOptions.
 
-    Raises TypeError for options of another backend, torch.distributed.DistBackendError where the
-    processes do not meet or a setting is wrong, ImportError where the library does not load.
+    `backend_options`: Options or None. Those of PyTorch's backends count as none: PyTorch gives all
+    backends of a group the same ones, and of "cuda:nccl,cpu:weft" the second one NCCL's, even where
+    the program gives none.
+
+    Raises TypeError for anything else, torch.distributed.DistBackendError where the processes do
+    not meet or a setting is wrong, ImportError where the library does not load.
     """
+    if isinstance(backend_options, torch._C._distributed_c10d.Backend.Options):
+        backend_options = None
     if backend_options is not None and not isinstance(backend_options, Options):
         raise TypeError(f"the backend weft takes pg_options of type weft.torch.Options, not "
                         f"{type(backend_options).__module__}.{type(backend_options).__qualname__}")

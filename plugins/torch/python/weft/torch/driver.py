@@ -322,9 +322,22 @@ class DriverRendezvousHandler(RendezvousHandler):
                 self._lease = self._state["lease"] / 1e6
                 me = self._me()
                 test = 0 if me is None else me["test"]
+                self._refuse_replay()
                 self._changed.notify_all()
             if test > self._report["test"]:
                 self._test(test)
+
+    def _refuse_replay(self) -> None:
+        """Reports that a replay has failed here: the driver suspends the job until all hosts have
+        reported theirs, and torchrun's workers replay no step."""
+        replay = self._state["job"].get("replay")
+        if replay is None or replay["task"] <= self._report["replay"]:
+            return
+        parts = [group for group in replay["groups"]
+                 if group["phase"] == replay["phase"] and self._host in group["hosts"]]
+        self._report.update(replay=replay["task"], digests=[""] * len(parts),
+                            replay_text="torchrun's workers replay no step")
+        self._urgent = True
 
     def _test(self, number: int) -> None:
         """The host's self-test, by weft-executor. Where there is none, nothing is known of the host,

@@ -22,7 +22,7 @@ import tiny_training
 from processes import environment, of_job, program, until
 
 LIMIT = 1024
-STRANGERS = 1500
+PEERS = 1500
 STARTUP = 120.0  # seconds, a bound on hangs
 
 
@@ -51,12 +51,12 @@ def come(port: int, count: int):
     sys.stdin.read()
 
 
-class StrangersTest(unittest.TestCase):
+class UnauthenticatedPeersTest(unittest.TestCase):
     def setUp(self):
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if hard < STRANGERS + 100:
+        if hard < PEERS + 100:
             self.skipTest(f"a process may have {hard} descriptors here")
-        folder = tempfile.mkdtemp(prefix="weft-strangers-")
+        folder = tempfile.mkdtemp(prefix="weft-unauthenticated-")
         self.addCleanup(shutil.rmtree, folder)
         draw = random.Random(1)
         text = pathlib.Path(folder, "text.txt")
@@ -68,7 +68,7 @@ class StrangersTest(unittest.TestCase):
         config = pathlib.Path(folder, "tiny.toml")
         config.write_text(tiny_training.config(prefix, steps=1000000, global_batch=4, checkpoint_every=20),
                           encoding="utf-8")
-        self.job = f"strangers-{os.getpid()}"
+        self.job = f"unauthenticated-{os.getpid()}"
         self.run_dir = os.path.join(folder, "run")
         self.log = open(os.path.join(folder, "log"), "w+", encoding="utf-8", errors="replace")
         self.addCleanup(self.log.close)
@@ -100,17 +100,17 @@ class StrangersTest(unittest.TestCase):
         ranks = {int(environment(pid)[b"RANK"]): pid for pid in of_job(self.job)
                  if b"RANK" in environment(pid)}
         (port,) = listeners(ranks[0])
-        strangers = subprocess.Popen([sys.executable, "-B", __file__, "come", str(port)],
-                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        peers = subprocess.Popen([sys.executable, "-B", __file__, "come", str(port)],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
-            self.assertEqual(strangers.stdout.readline(), f"{STRANGERS}\n")
+            self.assertEqual(peers.stdout.readline(), f"{PEERS}\n")
             step = self.committed()
             until(lambda: self.committed() > step + 40, STARTUP)
             self.assertLess(len(os.listdir(f"/proc/{ranks[0]}/fd")), LIMIT // 2)
             self.launcher.send_signal(signal.SIGTERM)
             self.launcher.wait(STARTUP)
         finally:
-            strangers.communicate()
+            peers.communicate()
         lines = [line for line in self.text().splitlines() if "127.0.0.1:" in line]
         self.assertLess(len(lines), 100, self.text())
         with open(os.path.join(self.run_dir, "metrics.jsonl"), encoding="utf-8") as file:
@@ -121,6 +121,6 @@ class StrangersTest(unittest.TestCase):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["come"]:
-        come(int(sys.argv[2]), STRANGERS)
+        come(int(sys.argv[2]), PEERS)
     else:
         unittest.main(verbosity=2)
