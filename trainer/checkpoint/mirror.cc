@@ -56,6 +56,12 @@ absl::Status Copy(const Source& source, const std::string& folder,
   return status;
 }
 
+// For ever: the end of such a future waits for its thread.
+void LeaveBehind(std::future<absl::Status> copying) {
+  static auto* const stuck = new std::vector<std::future<absl::Status>>();
+  stuck->push_back(std::move(copying));
+}
+
 }  // namespace
 
 absl::Status CopyShard(const MappedFile& from, const ShardInfo& shard, const std::string& to,
@@ -87,9 +93,7 @@ CheckpointMirror::~CheckpointMirror() {
       copying_.wait_for(absl::ToChronoNanoseconds(end_patience_)) == std::future_status::ready) {
     return;
   }
-  // For ever: the end of such a future waits for its thread.
-  static auto* const stuck = new std::vector<std::future<absl::Status>>();
-  stuck->push_back(std::move(copying_));
+  LeaveBehind(std::move(copying_));
 }
 
 absl::Status CheckpointMirror::Begin(const std::string& path, bool& began) {

@@ -3,8 +3,7 @@
 // pairs of 16 columns of B; sums are in fp32, of denormal numbers as of zeros.
 //
 // A panel of A is blocks of kStepUnit steps, each of kTileRows rows whose steps lie side by side. A
-// panel of B is as gemm_tile.h has it. The names are those of gemm_vectors.h, of which AMX takes the
-// place.
+// panel of B is as gemm_tile.h has it. The names are those of gemm_vectors.h, which this replaces.
 #ifndef WEFT_TRAINER_KERNELS_GEMM_AMX_H_
 #define WEFT_TRAINER_KERNELS_GEMM_AMX_H_
 
