@@ -42,9 +42,10 @@ absl::StatusOr<BackendSettings> SettingsOfSubgroup(const WeftBackend& parent,
   return settings.WithTimeout(options.timeout);
 }
 
-// Counts a rank's meetings with the others of a group of this name at its store: in the lower half
-// all, also those that it has missed; in the upper half is the last that it has missed. So the next
-// meeting has the same number on all ranks, whether or not each has come to those before.
+// The key that counts a rank's meetings with the others of a group of this name at its store. The
+// lower half of the value counts all meetings, those that the rank has missed among them; the upper
+// half is the number of the last meeting that it has missed. So the next meeting has the same
+// number on all ranks, whether or not each rank has come to those before.
 std::string JoinedKey(int rank) { return absl::StrCat("weft/joined_by_", rank); }
 
 constexpr int64_t kMissed = int64_t{1} << 32;

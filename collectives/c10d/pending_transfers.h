@@ -16,7 +16,8 @@ struct TransferState;  // collectives/c10d/work.h
 class PendingTransfers {
  public:
   void Keep(std::shared_ptr<TransferState> transfer);
-  // Lets go of those that are done, but for some behind one that is not.
+  // Lets go of transfers that are done. Some may stay behind one that is not done, until there are
+  // many.
   void DropDone();
   // Until all that were kept so far are done, well or not.
   void Await();

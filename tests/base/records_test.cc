@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +25,7 @@
 #include "base/record_files.h"
 #include "base/settings.h"
 #include "base/trace.h"
+#include "tests/frequent_signals.h"
 #include "tests/scratch_folder.h"
 
 namespace weft {
@@ -91,15 +91,8 @@ TEST(Records, AreMadeWhateverSignalsCome) {
   ScratchFolder folder;
   RecordOptions options = In(folder / "rings");
   options.bytes = MiB(16);
-  struct sigaction handler {};
-  struct sigaction before {};
-  handler.sa_handler = [](int) {};
-  ASSERT_EQ(sigaction(SIGALRM, &handler, &before), 0);
-  const itimerval often{{0, 100}, {0, 100}}, never{};  // microseconds
-  ASSERT_EQ(setitimer(ITIMER_REAL, &often, nullptr), 0);
+  const FrequentSignals signals;
   const absl::Status made = Records::Open(options).status();
-  setitimer(ITIMER_REAL, &never, nullptr);
-  sigaction(SIGALRM, &before, nullptr);
   EXPECT_TRUE(made.ok()) << made;
 }
 

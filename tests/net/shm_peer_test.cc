@@ -50,6 +50,14 @@ struct ScriptedSender {
     std::memcpy(cell.body, &body, sizeof body);
     cell.sequence.store(++next, std::memory_order_release);
   }
+  // A message of `bytes` times 0x5A, which lies in the arena.
+  void WriteWhole(uint64_t receive_id, uint32_t bytes) {
+    DataCell piece;
+    piece.receive_id = receive_id, piece.total = piece.length = bytes;
+    piece.position = 0;
+    std::memset(wire->segment.arena(), 0x5A, bytes);
+    Write(piece);
+  }
   ClearToSendCell Clear(size_t index) {
     ClearToSendCell cell;
     std::memcpy(&cell, wire->segment.backward_cells()[index].body, sizeof cell);
@@ -292,11 +300,7 @@ TEST(ShmOffers, WhatCannotBeReadIsSentInPieces) {
   EXPECT_EQ(answer.was_read, 0);
   EXPECT_EQ(answer.offer_id, 11u);
   EXPECT_FALSE(receive.done());
-  DataCell piece;
-  piece.receive_id = offer.receive_id, piece.total = 4096, piece.length = 4096;
-  piece.position = 0;
-  std::memset(peer.wire->segment.arena(), 0x5A, 4096);
-  peer.Write(piece);
+  peer.WriteWhole(offer.receive_id, 4096);
   ASSERT_TRUE(PumpUntil({&node}, [&] { return receive.done(); }));
   EXPECT_TRUE(receive.status().ok()) << receive.status();
   EXPECT_EQ(memory, std::vector<std::byte>(4096, std::byte{0x5A}));
@@ -321,11 +325,7 @@ TEST(ShmOffers, OneOfMemoryThatNeverCameKeepsItsReceiveFromEagerMessages) {
   peer.Write(Eager(0));
   ASSERT_TRUE(PumpUntil({&node}, [&] { return large.done() || small.done(); }));
   EXPECT_FALSE(large.done());
-  DataCell piece;
-  piece.receive_id = offer.receive_id, piece.total = 4096, piece.length = 4096;
-  piece.position = 0;
-  std::memset(peer.wire->segment.arena(), 0x5A, 4096);
-  peer.Write(piece);
+  peer.WriteWhole(offer.receive_id, 4096);
   ASSERT_TRUE(PumpUntil({&node}, [&] { return large.done() && small.done(); }));
   EXPECT_TRUE(large.status().ok() && small.status().ok()) << large.status() << small.status();
   EXPECT_EQ(small.bytes(), 64u);

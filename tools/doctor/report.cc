@@ -18,7 +18,8 @@ using net::RdmaGid;
 using net::RdmaPort;
 using nlohmann::ordered_json;
 
-// Nothing: it forces none, or does not tell.
+// The traffic class that the device forces on the port; nothing where it forces none, or where the
+// kernel does not show it.
 std::optional<int64_t> ForcedTrafficClass(const RdmaPort& port) {
   const bool forces =
       port.traffic_class.has_value() && port.traffic_class->value != net::kNoTrafficClass;

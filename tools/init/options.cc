@@ -59,7 +59,8 @@ Options Shrink(const Options& options, int factor) {
     absl::StrAppend(&small.layout, i == 0 ? "" : ",", Brief(axes[i].axis), size);
   }
   small.ranks = options.ranks / factor;
-  // As many ranks a host, where that goes; else as many hosts as Resolve() finds.
+  // The smaller job keeps the ranks of a host where the hosts can be divided by `factor`; else
+  // Resolve() chooses the hosts.
   small.hosts = options.hosts % factor == 0 ? options.hosts / factor : 0;
   small.replace = 0;
   small.workers = 0;

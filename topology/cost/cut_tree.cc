@@ -2,41 +2,13 @@
 
 #include <algorithm>
 #include <deque>
-#include <numeric>
 #include <tuple>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "topology/fabric/union_find.h"
 
 namespace weft::topology {
-namespace {
-
-class UnionFind {
- public:
-  explicit UnionFind(size_t n) : parent_(n) {
-    std::iota(parent_.begin(), parent_.end(), int32_t{0});
-  }
-  int32_t Find(int32_t i) {
-    while (parent_[static_cast<size_t>(i)] != i) {
-      int32_t& parent = parent_[static_cast<size_t>(i)];
-      parent = parent_[static_cast<size_t>(parent)];
-      i = parent;
-    }
-    return i;
-  }
-  // The smaller number stays the root, so that groups are numbered by their first switch.
-  void Join(int32_t a, int32_t b) {
-    a = Find(a);
-    b = Find(b);
-    if (a != b) parent_[static_cast<size_t>(std::max(a, b))] = std::min(a, b);
-  }
-
- private:
-  std::vector<int32_t> parent_;
-};
-
-}  // namespace
-
 CutTree::CutTree(const Fabric& fabric) : fabric_(fabric) {
   FindTiers();
   FindGroups();

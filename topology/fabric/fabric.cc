@@ -1,8 +1,8 @@
 #include "topology/fabric/fabric.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/settings.h"
 #include "base/status.h"
+#include "topology/fabric/union_find.h"
 
 namespace weft::topology {
 namespace {
@@ -268,24 +269,20 @@ void FabricBuilder::NumberPods() {
     top = std::max(top, node.tier);
   }
   if (top < 3) return;
-  std::vector<size_t> parent(nodes.size());
-  std::iota(parent.begin(), parent.end(), size_t{0});
-  const auto root = [&](size_t i) {
-    while (parent[i] != i) i = parent[i] = parent[parent[i]];
-    return i;
-  };
+  UnionFind pods(nodes.size());
   const auto is_below = [&](NodeId id) { return fabric_.node(id).tier < top; };
   for (const FabricLink& link : fabric_.links_) {
     if (!is_below(link.source) || !is_below(link.target)) continue;
-    parent[root(link.source.index())] = root(link.target.index());
+    pods.Join(link.source.value(), link.target.value());
   }
-  std::map<size_t, int> numbers;  // by root; a host that hangs on the highest tier alone has none
+  std::map<int32_t, int>
+      numbers;  // by UnionFind::Find(); a host that hangs on the highest tier alone has none
   for (NodeId id : fabric_.switches_) {
-    if (is_below(id)) numbers.try_emplace(root(id.index()), static_cast<int>(numbers.size()));
+    if (is_below(id)) numbers.try_emplace(pods.Find(id.value()), static_cast<int>(numbers.size()));
   }
   if (numbers.size() < 2) return;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    const auto number = numbers.find(root(i));
+    const auto number = numbers.find(pods.Find(static_cast<int32_t>(i)));
     if (number != numbers.end()) nodes[i].pod = number->second;
   }
 }

@@ -25,8 +25,8 @@ class Routes {
   // Refers to `fabric`, which must outlive it.
   explicit Routes(const Fabric& fabric);
   // ResourceExhausted: the tables of this fabric would take more than kMaxEntries, as where each of
-  // 100,000 hosts hangs on a switch of its own. Ask before routing a fabric that
-  // somebody else has written.
+  // 100,000 hosts hangs on a switch of its own. Ask before routing a fabric from
+  // a file that somebody else has written.
   static absl::Status Feasible(const Fabric& fabric);
   static constexpr int64_t kMaxEntries = int64_t{1} << 27;  // of 4 bytes
 

@@ -23,12 +23,7 @@ AttentionTable Attention();
 std::vector<AttentionTable> AttentionTables() {
   std::vector<AttentionTable> tables = TablesHere<AttentionTable>(WEFT_KERNEL_SETS(Attention));
 #if defined(__x86_64__)
-  if (CpuHas(InstructionSet::kAmx)) {  // bf16 by AMX, floats by AVX-512
-    AttentionTable table = amx::Attention();
-    table.instruction_set = "AMX";
-    table.f32 = avx512::Attention().f32;
-    tables.insert(tables.begin(), table);
-  }
+  if (CpuHas(InstructionSet::kAmx)) PutAmxFirst(amx::Attention(), avx512::Attention(), tables);
 #endif
   return tables;
 }

@@ -60,16 +60,13 @@ bool KernelGivesAmx() {
 std::vector<GemmTable> GemmTables() {
   std::vector<GemmTable> tables = TablesHere<GemmTable>(WEFT_KERNEL_SETS(Gemm));
 #if defined(__x86_64__)
-  if (CpuHas(InstructionSet::kAmx)) {  // bf16 by AMX, floats by AVX-512
+  if (CpuHas(InstructionSet::kAmx)) {
     GemmTable table = amx::Gemm();
-    const GemmTable floats = avx512::Gemm();
-    table.instruction_set = "AMX";
-    table.f32 = floats.f32;
-    table.pack_f32 = floats.pack_f32;
+    table.pack_f32 = avx512::Gemm().pack_f32;
     table.register_peak = [](bool bf16, double seconds) {
       return (bf16 ? amx::Gemm() : avx512::Gemm()).register_peak(bf16, seconds);
     };
-    tables.insert(tables.begin(), table);
+    PutAmxFirst(table, avx512::Gemm(), tables);
   }
 #endif
   return tables;

@@ -42,7 +42,8 @@ class TileRegisters {
   TileRegisters& operator=(const TileRegisters&) = delete;
 };
 
-// Of vectors `kDistance` apart, the blocks of as many lanes off the diagonal change places.
+// A step of a transpose by blocks: each pair of vectors `kDistance` apart exchanges its blocks of
+// `kDistance` lanes that lie off the diagonal.
 template <int kDistance, int... kLane>
 [[gnu::always_inline]] inline void SwapBlocks(Words (&rows)[kLanes],
                                               std::integer_sequence<int, kLane...> /*lanes*/) {

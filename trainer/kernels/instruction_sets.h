@@ -65,6 +65,14 @@ std::vector<Table> TablesHere(Table (*avx512bf16)(), Table (*avx512)(), Table (*
   return tables;
 }
 
+// Puts `amx`, which has bf16 alone, before `tables`; its floats are those of `floats`.
+template <typename Table>
+void PutAmxFirst(Table amx, const Table& floats, std::vector<Table>& tables) {
+  amx.instruction_set = "AMX";
+  amx.f32 = floats.f32;
+  tables.insert(tables.begin(), amx);
+}
+
 }  // namespace weft::train::kernels
 
 #endif  // WEFT_TRAINER_KERNELS_INSTRUCTION_SETS_H_

@@ -289,7 +289,7 @@ TEST(Programs, FetchWhatIsNewFromAgents) {
   EXPECT_EQ(said.find("agent 127.0.0.1:1", said.find("agent 127.0.0.1:1") + 1), std::string::npos);
 }
 
-// Of a large job, what is fetched are gigabytes.
+// The rings that a program fetches of a large job take gigabytes.
 TEST(Programs, LeaveNothingOfWhatTheyHaveFetchedWhenASignalEndsThem) {
   Job job("--fault none --steps 5000 --step-time 200ms");
   ASSERT_TRUE(job.Reaches(3));

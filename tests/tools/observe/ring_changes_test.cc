@@ -2,8 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/time.h>
 #include <zlib.h>
 
 #include <cstddef>
@@ -17,6 +15,7 @@
 #include "base/read_file.h"
 #include "base/record_files.h"
 #include "base/records.h"
+#include "tests/frequent_signals.h"
 #include "tests/scratch_folder.h"
 
 namespace weft::observe {
@@ -131,15 +130,8 @@ TEST_F(RingChanges, MakeACopyWhateverSignalsCome) {
   auto records = Open(0, MiB(16));
   RingCopy copy(prefix());
   const std::string whole = Changes(*records, copy);
-  struct sigaction handler {};
-  struct sigaction before {};
-  handler.sa_handler = [](int) {};
-  ASSERT_EQ(sigaction(SIGALRM, &handler, &before), 0);
-  const itimerval often{{0, 100}, {0, 100}}, never{};  // microseconds
-  ASSERT_EQ(setitimer(ITIMER_REAL, &often, nullptr), 0);
+  const FrequentSignals signals;
   const absl::Status made = copy.Apply(whole);
-  setitimer(ITIMER_REAL, &never, nullptr);
-  sigaction(SIGALRM, &before, nullptr);
   EXPECT_TRUE(made.ok()) << made;
 }
 

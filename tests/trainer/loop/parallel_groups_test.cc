@@ -93,7 +93,7 @@ TEST(GroupTest, RanksMeetWhileOneOfThemWorks) {
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ(agreed.code(), absl::StatusCode::kDataLoss) << agreed;
     EXPECT_EQ(agreed.message(), "rank 0: a full disk");
-    // Of work that rank 0 alone has.
+    // Rank 0 alone has work.
     int worked = 0;
     EXPECT_TRUE(group->RunOnFirst([&] { return ++worked, absl::OkStatus(); }, agreed).ok());
     EXPECT_TRUE(agreed.ok()) << agreed;
