@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <future>
+#include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -77,6 +79,19 @@ auto StartUnbound(Work work) {
     internal::UseUnboundCpus();
     return work();
   });
+}
+
+// The same, where nobody has to wait for the end: a future that is dropped leaves the thread to
+// itself.
+template <typename Work>
+auto StartUnboundDetached(Work work) {
+  std::packaged_task<std::invoke_result_t<Work>()> task([work = std::move(work)]() mutable {
+    internal::UseUnboundCpus();
+    return work();
+  });
+  auto result = task.get_future();
+  std::thread(std::move(task)).detach();
+  return result;
 }
 
 }  // namespace weft

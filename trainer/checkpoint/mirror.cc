@@ -56,12 +56,6 @@ absl::Status Copy(const Source& source, const std::string& folder,
   return status;
 }
 
-// For ever: the end of such a future waits for its thread.
-void LeaveBehind(std::future<absl::Status> copying) {
-  static auto* const stuck = new std::vector<std::future<absl::Status>>();
-  stuck->push_back(std::move(copying));
-}
-
 }  // namespace
 
 absl::Status CopyShard(const MappedFile& from, const ShardInfo& shard, const std::string& to,
@@ -89,11 +83,7 @@ absl::Status CopyCheckpoint(const std::string& path, const std::string& folder) 
 
 CheckpointMirror::~CheckpointMirror() {
   shared_->gives_up.store(true);
-  if (!copying_.valid() ||
-      copying_.wait_for(absl::ToChronoNanoseconds(end_patience_)) == std::future_status::ready) {
-    return;
-  }
-  LeaveBehind(std::move(copying_));
+  if (copying_.valid()) copying_.wait_for(absl::ToChronoNanoseconds(end_patience_));
 }
 
 absl::Status CheckpointMirror::Begin(const std::string& path, bool& began) {
@@ -107,7 +97,7 @@ absl::Status CheckpointMirror::Begin(const std::string& path, bool& began) {
   absl::StatusOr<std::shared_ptr<const Source>> source = OpenSource(path);
   began = source.ok();
   if (!began) return before.ok() ? source.status() : before;
-  copying_ = StartUnbound([shared = shared_, source = *std::move(source)] {
+  copying_ = StartUnboundDetached([shared = shared_, source = *std::move(source)] {
     WEFT_RETURN_IF_ERROR(
         Annotate(Copy(*source, shared->folder, shared->gives_up),
                  absl::StrCat("copy step ", source->manifest.step, " to ", shared->folder)));
