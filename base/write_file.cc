@@ -15,54 +15,95 @@ namespace {
 
 // The functions below return 0 or errno.
 
-int WriteAndClose(int file, absl::string_view text) {
-  int error = 0;
-  while (error == 0 && !text.empty()) {
+int WriteAll(int file, absl::string_view text) {
+  while (!text.empty()) {
     const ssize_t wrote = write(file, text.data(), text.size());
     if (wrote >= 0) {
       text.remove_prefix(static_cast<size_t>(wrote));
     } else if (errno != EINTR) {
-      error = errno;
+      return errno;
     }
   }
-  // File systems of a network may say only here that there was no room.
-  if (close(file) != 0 && errno != EINTR && error == 0) error = errno;
-  return error;
+  return 0;
+}
+
+// Returns `error`, or that of closing: file systems of a network may say only here that there was
+// no room.
+int Close(int file, int error) {
+  return close(file) != 0 && errno != EINTR && error == 0 ? errno : error;
 }
 
 int WriteInPlace(const std::string& path, absl::string_view text) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  return file < 0 ? errno : WriteAndClose(file, text);
+  return file < 0 ? errno : Close(file, WriteAll(file, text));
 }
 
-// A file beside `path` that no other writer of it has, be it another thread or, where hosts share
-// the folder, a process of the same number. -1: errno says why there is none.
-int CreateDraft(const std::string& path, std::string& draft) {
+// Calls `create(draft)`, which returns 0 or errno, until the name of a file beside `path` is one
+// that no other writer of it has, be it another thread or, where hosts share the folder, a process
+// of the same number.
+template <typename Create>
+int NameDraft(const std::string& path, std::string& draft, Create create) {
   constexpr int kTries = 1000;
-  for (int i = 0; i < kTries; ++i) {
+  int error = EEXIST;
+  for (int i = 0; i < kTries && error == EEXIST; ++i) {
     draft = absl::StrCat(path, ".new-", getpid());
     if (i > 0) absl::StrAppend(&draft, "-", i);
-    const int file = open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file >= 0 || errno != EEXIST) return file;
+    error = create(draft.c_str());
   }
-  return -1;
+  return error;
 }
 
-// Writes a draft beside the file, which takes its place once it is whole. `before`: the file that
-// is there, whose owner and permissions stay; null: none.
-int Replace(const std::string& path, absl::string_view text, const struct stat* before) {
-  std::string draft;
-  const int file = CreateDraft(path, draft);
-  if (file < 0) return errno;
-  int error = 0;
+// Fills a file that is to take the place of `before`, whose owner and permissions it gets; null:
+// there is none.
+int Fill(int file, absl::string_view text, const struct stat* before) {
   if (before != nullptr && (fchown(file, before->st_uid, before->st_gid) != 0 ||
                             fchmod(file, before->st_mode & 07777) != 0)) {
-    error = EPERM;
-    close(file);
-  } else {
-    error = WriteAndClose(file, text);
+    return EPERM;
   }
-  if (error == 0 && rename(draft.c_str(), path.c_str()) != 0) error = errno;
+  return WriteAll(file, text);
+}
+
+// Writes a draft that gets a name once it is whole: that of a process which is killed before is
+// gone. Not every file system has files without a name (O_TMPFILE).
+int WriteNameless(const std::string& path, absl::string_view text, const struct stat* before,
+                  std::string& draft) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const int file = open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+  if (file < 0) return errno;
+  const int filled = Fill(file, text, before);
+  if (filled != 0) return Close(file, filled);
+  const std::string source = absl::StrCat("/proc/self/fd/", file);
+  const int named = NameDraft(path, draft, [&](const char* name) {
+    return linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
+  });
+  const int error = Close(file, named);
+  if (named == 0 && error != 0) unlink(draft.c_str());
+  return error;
+}
+
+// Writes a draft beside the file; on errors there is none.
+int WriteDraft(const std::string& path, absl::string_view text, const struct stat* before,
+               std::string& draft) {
+  if (WriteNameless(path, text, before, draft) == 0) return 0;
+  int file = -1;
+  int error = NameDraft(path, draft, [&](const char* name) {
+    file = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return file >= 0 ? 0 : errno;
+  });
+  if (error != 0) return error;
+  error = Close(file, Fill(file, text, before));
+  if (error != 0) unlink(draft.c_str());
+  return error;
+}
+
+// Writes a draft, which takes the file's place once it is whole. `before`: the file that is there,
+// whose owner and permissions stay; null: none.
+int Replace(const std::string& path, absl::string_view text, const struct stat* before) {
+  std::string draft;
+  int error = WriteDraft(path, text, before, draft);
+  if (error != 0) return error;
+  if (rename(draft.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) unlink(draft.c_str());
   return error;
 }
@@ -88,10 +129,11 @@ absl::Status WriteFile(const std::string& path, absl::string_view text) {
 
 absl::Status WriteNewFile(const std::string& path, absl::string_view text) {
   std::string draft;
-  const int file = CreateDraft(path, draft);
-  int error = file < 0 ? errno : WriteAndClose(file, text);
-  if (error == 0 && link(draft.c_str(), path.c_str()) != 0 && errno != EEXIST) error = errno;
-  if (file >= 0) unlink(draft.c_str());
+  int error = WriteDraft(path, text, nullptr, draft);
+  if (error == 0) {
+    if (link(draft.c_str(), path.c_str()) != 0 && errno != EEXIST) error = errno;
+    unlink(draft.c_str());
+  }
   return error == 0 ? absl::OkStatus() : ErrnoStatus(error, absl::StrCat("write ", path));
 }
 

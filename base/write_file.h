@@ -10,9 +10,10 @@
 namespace weft {
 
 // Replaces the file, at once: whoever reads it has the text before or this one, and it stays as it
-// was where this one cannot be written whole. Devices, pipes, links, files of several names, and
-// files in a folder that may not be written, are written in place. Errors: the code of errno, with
-// the path.
+// was where this one cannot be written whole. A process that is killed while it writes leaves
+// nothing beside the file; on file systems without files that have no name (NFS), a draft,
+// PATH.new-PID. Devices, pipes, links, files of several names, and files in a folder that may not
+// be written, are written in place. Errors: the code of errno, with the path.
 absl::Status WriteFile(const std::string& path, absl::string_view text);
 
 // Writes the file, at once, unless there is one of that name: that stays, and is no error.

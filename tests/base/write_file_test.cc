@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -48,6 +50,28 @@ TEST(WriteFileTest, WhatCannotBeWrittenWholeLeavesTheFileAsItWas) {
   EXPECT_EQ(Contents(path), before);
   const std::filesystem::directory_iterator files(folder.path());
   EXPECT_EQ(std::distance(begin(files), end(files)), 1);  // no draft beside it
+}
+
+// The limit of a file's size kills a process in the middle of a draft.
+TEST(WriteFileDeathTest, AKilledProcessLeavesNothingBesideTheFile) {
+  ScratchFolder folder;
+  const int nameless = open(folder.path().c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
+  if (nameless < 0) GTEST_SKIP() << "this file system has no files without a name";
+  close(nameless);
+  folder.Write("file", "before");
+  for (const auto write : {&WriteFile, &WriteNewFile}) {
+    const auto die = [&] {
+      const rlimit none{0, 0}, least{1000, 1000};
+      setrlimit(RLIMIT_CORE, &none);
+      setrlimit(RLIMIT_FSIZE, &least);
+      signal(SIGXFSZ, SIG_DFL);
+      (void)write(folder / "file", std::string(10000, 'a'));
+    };
+    EXPECT_EXIT(die(), testing::KilledBySignal(SIGXFSZ), "");
+    EXPECT_EQ(Contents(folder / "file"), "before");
+    const std::filesystem::directory_iterator files(folder.path());
+    EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+  }
 }
 
 TEST(WriteFileTest, ANewFileTakesNobodysPlace) {
