@@ -224,7 +224,7 @@ DiscoverCommand::DiscoverCommand(CLI::App& app)
       });
   command_
       ->add_option("--missed", missed_,
-                   "Chance of a path that no probe took, at most, of any pair of leaves")
+                   "Highest chance, for any pair of leaves, that a path was taken by no probe")
       ->check(RealRange(1e-12, 1));
   command_
       ->add_option(

@@ -20,18 +20,18 @@ using topology::Fabric;
 FabricSource::FabricSource(CLI::App& command) {
   command.add_option("FABRIC", name_, "A file, - for standard input, or a generator (see below)")
       ->required();
-  command.add_option("--format", format_, "Of the file; auto looks at its content")
+  command.add_option("--format", format_, "Format of the file; auto looks at its content")
       ->check(CLI::IsMember(topology::FabricFormatNames()));
   command.add_option(
       "--down", down_,
       "A cable or node that has failed, as leaf0>spine1, leaf[0-3]>spine1 or spine3; "
       "may be repeated");
   auto* defaults = command.add_option_group("defaults", "What a format other than TOML leaves out");
-  defaults->add_option("--bandwidth", bandwidth_, "Of cables")->check(CheckBandwidth);
-  defaults->add_option("--delay", delay_, "Of cables, one way")->check(CheckDelay);
-  defaults->add_option("--buffer", buffer_, "Of the queue of a port; 0: not stated")
+  defaults->add_option("--bandwidth", bandwidth_, "Bandwidth of cables")->check(CheckBandwidth);
+  defaults->add_option("--delay", delay_, "Delay of cables, one way")->check(CheckDelay);
+  defaults->add_option("--buffer", buffer_, "Bytes of the queue of a port; 0: not stated")
       ->check(CheckBytes);
-  defaults->add_option("--latency", latency_, "Of switches")->check(CheckDelay);
+  defaults->add_option("--latency", latency_, "Latency of switches")->check(CheckDelay);
   defaults
       ->add_option("--oversubscription", oversubscription_,
                    "slurm, hosts: a switch's bandwidth down over its bandwidth up")

@@ -217,6 +217,19 @@ absl::StatusOr<FolderFiles> ReadFiles(JobHosts& job, const std::filesystem::path
                      std::string(parts.second.substr(size))};
 }
 
+// What is wrong with switches of which no choice is told, as they choose among several cables to
+// one switch.
+std::string ParallelProblem(const topology::Fabric& fabric,
+                            const std::map<NodeId, NodeId>& parallel) {
+  const auto& [at, neighbour] = *parallel.begin();
+  return absl::StrCat(
+      fabric.node(at).name, " has several cables to ", fabric.node(neighbour).name, " (of ",
+      parallel.size(),
+      " such switches): probes tell which switch a flow comes to, and not over which cable; "
+      "what is hashed can be learned where fabric.toml has one cable in place of them, of the "
+      "bandwidth of all, as weft-topo discover writes it");
+}
+
 // Writes what was found, and as unknown what was not, or what the check does not bear out.
 absl::Status Judge(const topology::PredictionCheck& check, const std::set<NodeId>& learned,
                    const std::set<NodeId>& tables,
@@ -227,9 +240,12 @@ absl::Status Judge(const topology::PredictionCheck& check, const std::set<NodeId
   const absl::Status verdict = check.Verdict(fabric, learned, right_min);
   std::vector<Endpoint> nics;
   for (const auto& [_, nic] : known.endpoint) nics.push_back(nic);
+  std::map<NodeId, NodeId> parallel = topology::SwitchesWithParallelCables(*known.routes, nics);
+  for (const auto& [node, _] : switches) parallel.erase(node);
   std::vector<std::string> silent;
   for (NodeId node : topology::SwitchesWithChoice(*known.routes, nics)) {
-    if (switches.count(node) == 0) silent.push_back(fabric.node(node).name);
+    if (switches.count(node) > 0 || parallel.count(node) > 0) continue;
+    silent.push_back(fabric.node(node).name);
   }
   const std::set<NodeId> failed = check.Failed(learned, right_min);
   const auto forget = [&](const std::string& name) {
@@ -239,6 +255,7 @@ absl::Status Judge(const topology::PredictionCheck& check, const std::set<NodeId
   };
   for (NodeId node : failed) forget(fabric.node(node).name);
   for (const std::string& name : silent) forget(name);
+  for (const auto& [node, _] : parallel) forget(fabric.node(node).name);
   const std::string path = (std::filesystem::path(folder) / "hashes.txt").string();
   WEFT_RETURN_IF_ERROR(WriteOutput(path, topology::HashFileText(known.file)));
   std::vector<std::string> problems;
@@ -249,6 +266,7 @@ absl::Status Judge(const topology::PredictionCheck& check, const std::set<NodeId
                                     " switches): ", tried));
     break;
   }
+  if (!parallel.empty()) problems.push_back(ParallelProblem(fabric, parallel));
   if (!silent.empty()) {
     problems.push_back(absl::StrCat("no flow told what ", silent.front(), " chooses (of ",
                                     silent.size(), " switches with a choice that told nothing)"));
@@ -265,7 +283,7 @@ LearnHashCommand::LearnHashCommand(CLI::App& app)
     : command_(app.add_subcommand("learn-hash",
                                   "Find what the switches between the hosts of a job hash")) {
   command_->option_defaults()->always_capture_default();
-  command_->add_option("FOLDER", folder_, "That weft-topo discover wrote")->required();
+  command_->add_option("FOLDER", folder_, "Folder that weft-topo discover has written")->required();
   words_.Declare(*command_);
   command_->add_option("--limit", limit_, "How long seeds are searched for, at most: 50s, 10m")
       ->check(CheckLimit);
@@ -307,10 +325,14 @@ absl::Status LearnHashCommand::Learn(JobHosts& job, absl::Duration limit) const 
     }
     return absl::OkStatus();
   }
+  const auto parallel = topology::SwitchesWithParallelCables(*known.routes, nics);
   FlowProbing probing(job, known);
   WEFT_ASSIGN_OR_RETURN(std::vector<topology::ProbedFlow> seen,
                         probing.Flows("flows", words_.ports, 2000, true));
   const auto switches = topology::ChoicesOf(*known.routes, seen);
+  if (switches.empty() && !parallel.empty()) {
+    return absl::FailedPreconditionError(ParallelProblem(*known.fabric, parallel));
+  }
   if (switches.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("none of ", probing.asked(),

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/median.h"
 #include "base/status.h"
 #include "tools/topo/option_checks.h"
 #include "topology/ecmp/udp_load.h"
@@ -44,9 +45,7 @@ constexpr double kVotesLeast = 0.8;    // of a name's flows, that are of one pat
 constexpr int kRoutersBetweenLeaves = 3;
 
 absl::Duration MedianOf(std::vector<absl::Duration> all) {
-  if (all.empty()) return absl::InfiniteDuration();
-  std::nth_element(all.begin(), all.begin() + static_cast<ptrdiff_t>(all.size() / 2), all.end());
-  return all[all.size() / 2];
+  return all.empty() ? absl::InfiniteDuration() : UpperMedian(std::move(all));
 }
 
 double Microseconds(absl::Duration trip) {
@@ -69,14 +68,18 @@ std::string PathName(int path) { return absl::StrCat("path ", path); }
 }  // namespace
 
 void LoadWords::Declare(CLI::App& app) {
-  app.add_option("--load", when,
-                 "Where switches do not tell the way of flows: count paths by load (auto), or fail "
-                 "(never). always: measure the bandwidth of each path by load in any case")
+  app.add_option(
+         "--load", when,
+         "What to do where switches do not answer probes, so that they do not show the paths of "
+         "flows. auto: load paths with traffic, and tell them apart by their delays; never: "
+         "fail; always: also measure the bandwidth of each path by loads")
       ->check(CLI::IsMember({"auto", "never", "always"}));
-  app.add_option("--load-rate", rate, "Of one load at most, 10Gbps; 0: that of the NIC")
+  app.add_option("--load-rate", rate, "Highest rate of one load, as 10Gbps; 0: the NIC's bandwidth")
       ->check([](const std::string& text) { return text == "0" ? "" : CheckBandwidth(text); });
-  app.add_option("--load-traffic", traffic, "Of all loads at most")->check(CheckBytes);
-  app.add_option("--load-limit", limit, "How long loads may take: 90s")->check(CheckLimit);
+  app.add_option("--load-traffic", traffic, "Bytes that all loads together may send, as 4GB")
+      ->check(CheckBytes);
+  app.add_option("--load-limit", limit, "How long all loads together may take, as 90s")
+      ->check(CheckLimit);
 }
 
 absl::StatusOr<LoadProbing> LoadProbing::Make(JobHosts& job, const LoadWords& words, int ports) {

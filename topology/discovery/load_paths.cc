@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
+
+#include "base/median.h"
 
 namespace weft::topology {
 namespace {
@@ -122,8 +125,7 @@ LoadPaths FindLoadPaths(size_t flows, absl::Span<const LoadStep> steps) {
     if (!is_new) continue;
     std::vector<Bandwidth> got;
     for (size_t step : groups[static_cast<size_t>(group)].steps) got.push_back(steps[step].got);
-    std::nth_element(got.begin(), got.begin() + static_cast<ptrdiff_t>(got.size() / 2), got.end());
-    out.bandwidth.push_back(got[got.size() / 2]);
+    out.bandwidth.push_back(UpperMedian(std::move(got)));
   }
   for (const Group& group : groups) {
     const auto own = number.find(static_cast<int>(&group - groups.data()));

@@ -11,6 +11,16 @@ namespace {
 
 constexpr size_t kNamesShown = 4;
 
+// The switch to which several of the links lead; NodeId(): there is none.
+NodeId TargetOfSeveral(const Fabric& fabric, absl::Span<const LinkId> links) {
+  std::set<NodeId> met;
+  for (LinkId link : links) {
+    const NodeId target = fabric.link(link).target;
+    if (fabric.node(target).kind == NodeKind::kSwitch && !met.insert(target).second) return target;
+  }
+  return NodeId();
+}
+
 // Calls `visit(at, next, after)` for every choice of the flow that is known.
 template <typename Visit>
 void EachChoice(const Routes& routes, const ProbedFlow& flow, Visit visit) {
@@ -18,7 +28,40 @@ void EachChoice(const Routes& routes, const ProbedFlow& flow, Visit visit) {
     const NodeId at = flow.switches[i], after = flow.switches[i + 1];
     if (at == NodeId() || after == NodeId()) continue;
     const absl::Span<const LinkId> next = routes.Next(at, flow.target);
-    if (next.size() >= 2) visit(at, next, after);
+    if (next.size() < 2 || TargetOfSeveral(routes.fabric(), next) != NodeId()) continue;
+    visit(at, next, after);
+  }
+}
+
+// Calls `visit(at, next)` for every choice that a switch can have between two of the NICs.
+template <typename Visit>
+void EachPossibleChoice(const Routes& routes, absl::Span<const Endpoint> nics, Visit visit) {
+  const Fabric& fabric = routes.fabric();
+  // NICs that hang on the same switches have the same ways.
+  std::map<std::vector<NodeId>, Endpoint> examples;
+  for (Endpoint nic : nics) {
+    std::vector<NodeId> leaves;
+    for (LinkId port : fabric.Ports(nic)) leaves.push_back(fabric.link(port).target);
+    std::sort(leaves.begin(), leaves.end());
+    examples.try_emplace(std::move(leaves), nic);
+  }
+  for (const auto& [target_leaves, target] : examples) {
+    std::set<NodeId> met;
+    std::vector<NodeId> waiting;
+    for (const auto& [source_leaves, source] : examples) {
+      if (source_leaves == target_leaves) continue;
+      for (LinkId link : routes.First(source, target)) {
+        waiting.push_back(fabric.link(link).target);
+      }
+    }
+    while (!waiting.empty()) {
+      const NodeId at = waiting.back();
+      waiting.pop_back();
+      if (fabric.node(at).kind != NodeKind::kSwitch || !met.insert(at).second) continue;
+      const absl::Span<const LinkId> next = routes.Next(at, target);
+      if (next.size() >= 2) visit(at, next);
+      for (LinkId link : next) waiting.push_back(fabric.link(link).target);
+    }
   }
 }
 
@@ -48,34 +91,18 @@ std::map<NodeId, SwitchChoices> ChoicesOf(const Routes& routes,
 }
 
 std::set<NodeId> SwitchesWithChoice(const Routes& routes, absl::Span<const Endpoint> nics) {
-  const Fabric& fabric = routes.fabric();
-  // NICs that hang on the same switches have the same ways.
-  std::map<std::vector<NodeId>, Endpoint> examples;
-  for (Endpoint nic : nics) {
-    std::vector<NodeId> leaves;
-    for (LinkId port : fabric.Ports(nic)) leaves.push_back(fabric.link(port).target);
-    std::sort(leaves.begin(), leaves.end());
-    examples.try_emplace(std::move(leaves), nic);
-  }
   std::set<NodeId> out;
-  for (const auto& [target_leaves, target] : examples) {
-    std::set<NodeId> met;
-    std::vector<NodeId> waiting;
-    for (const auto& [source_leaves, source] : examples) {
-      if (source_leaves == target_leaves) continue;
-      for (LinkId link : routes.First(source, target)) {
-        waiting.push_back(fabric.link(link).target);
-      }
-    }
-    while (!waiting.empty()) {
-      const NodeId at = waiting.back();
-      waiting.pop_back();
-      if (fabric.node(at).kind != NodeKind::kSwitch || !met.insert(at).second) continue;
-      const absl::Span<const LinkId> next = routes.Next(at, target);
-      if (next.size() >= 2) out.insert(at);
-      for (LinkId link : next) waiting.push_back(fabric.link(link).target);
-    }
-  }
+  EachPossibleChoice(routes, nics, [&](NodeId at, absl::Span<const LinkId>) { out.insert(at); });
+  return out;
+}
+
+std::map<NodeId, NodeId> SwitchesWithParallelCables(const Routes& routes,
+                                                    absl::Span<const Endpoint> nics) {
+  std::map<NodeId, NodeId> out;
+  EachPossibleChoice(routes, nics, [&](NodeId at, absl::Span<const LinkId> next) {
+    const NodeId target = TargetOfSeveral(routes.fabric(), next);
+    if (target != NodeId()) out.emplace(at, target);
+  });
   return out;
 }
 

@@ -32,11 +32,15 @@ struct SwitchChoices {
 };
 
 // The choices of each switch, where both it and what followed it are known; at a switch with
-// several groups of next hops, those of the first group that was met.
+// several groups of next hops, those of the first group that was met. None of a group with several
+// cables to one switch: a probe tells the switch that a flow came to, and not over which cable.
 std::map<NodeId, SwitchChoices> ChoicesOf(const Routes& routes, absl::Span<const ProbedFlow> flows);
 
 // The switches that can be on a way between two of the NICs and choose there.
 std::set<NodeId> SwitchesWithChoice(const Routes& routes, absl::Span<const Endpoint> nics);
+// Those of them that can choose among several cables to one switch; each with such a switch.
+std::map<NodeId, NodeId> SwitchesWithParallelCables(const Routes& routes,
+                                                    absl::Span<const Endpoint> nics);
 
 struct Tally {
   int64_t told = 0, right = 0;

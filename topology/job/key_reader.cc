@@ -99,7 +99,8 @@ void KeyReader::Read(absl::string_view key, Bandwidth& out) {
 void KeyReader::Read(absl::string_view key, absl::Duration& out) {
   ReadWith(key, out, [](absl::string_view text) -> absl::StatusOr<absl::Duration> {
     absl::Duration value;
-    if (!absl::ParseDuration(text, &value) || value < absl::ZeroDuration()) {
+    if (!absl::ParseDuration(text, &value) || value < absl::ZeroDuration() ||
+        value == absl::InfiniteDuration()) {
       return absl::InvalidArgumentError("must be a time, as 5us or 1.5s");
     }
     return value;

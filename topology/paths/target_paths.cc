@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <utility>
 
+#include "topology/fabric/union_find.h"
 #include "topology/paths/balanced_colouring.h"
 
 namespace weft::topology {
@@ -106,21 +106,15 @@ class Chooser {
     return NodeId();
   }
 
-  // Members that compete, through classes that they share.
+  // Members that compete, through classes that they share. What one group chooses is nothing to
+  // another.
   std::vector<std::vector<Member*>> Groups() {
-    std::vector<int> parent(static_cast<size_t>(classes_));
-    std::iota(parent.begin(), parent.end(), 0);
-    auto root = [&](int i) {
-      while (parent[static_cast<size_t>(i)] != i) i = parent[static_cast<size_t>(i)];
-      return i;
-    };
+    UnionFind shared(static_cast<size_t>(classes_));
     for (const Member& member : members_) {
-      for (int one : member.classes) {
-        parent[static_cast<size_t>(root(one))] = root(member.classes[0]);
-      }
+      for (int one : member.classes) shared.Join(member.classes[0], one);
     }
-    std::map<int, std::vector<Member*>> by_root;
-    for (Member& member : members_) by_root[root(member.classes[0])].push_back(&member);
+    std::map<int32_t, std::vector<Member*>> by_root;
+    for (Member& member : members_) by_root[shared.Find(member.classes[0])].push_back(&member);
     std::vector<std::vector<Member*>> out;
     out.reserve(by_root.size());
     for (auto& [_, group] : by_root) out.push_back(std::move(group));

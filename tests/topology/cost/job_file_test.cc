@@ -75,6 +75,8 @@ TEST(JobFile, ErrorsNameLineKeyAndWhatWouldBeRight) {
            {"\"pipeline\", \"data\"", "\"data\"", "nesting = tensor-data leaves out pipeline"},
            {"\"pipeline\", \"data\"", "\"data\", \"data\"", "data is named twice"},
            {"450GB/s", "fast", "demo.toml:9: node.nvlink = fast"},
+           {"nvlink = \"450GB/s\"", "nvlink_latency = \"inf\"",
+            "demo.toml:9: node.nvlink_latency = inf: must be a time"},
            {"reduce_scatter", "reduce", "demo.toml:13: traffic.collective = reduce"},
            {"collective = \"send_recv\"", "", "demo.toml:16: [[traffic]] needs collective"},
            {"exposed = 0.25", "exposed = 2.0", "demo.toml:15: traffic.exposed"},

@@ -69,6 +69,42 @@ TEST_F(ProbedFlows, ChoicesAreGatheredBySwitch) {
   EXPECT_EQ(SwitchesWithChoice(routes_, fabric_.Endpoints()), leaves_);
 }
 
+// Of two cables to one spine, a probe does not tell which one a flow takes.
+TEST(ParallelCables, OfThemNoChoiceIsToldAndTheirSwitchesAreNamed) {
+  const Fabric fabric = *LoadFabric(
+      "three-tier:pods=2,leaves_per_pod=2,hosts_per_leaf=1,spines_per_pod=2,spine_cables=2,cores="
+      "4");
+  const Routes routes(fabric);
+  const FabricHashes hashes = *FabricHashes::Create(fabric);
+  const Endpoint a{fabric.hosts().front(), 0}, b{fabric.hosts().back(), 0};
+  std::vector<ProbedFlow> flows;
+  for (uint16_t port = 50'000; port < 50'100; ++port) {
+    ProbedFlow flow{a, b, hashes.Tuple(a, b, port, kRoceTargetPort, kProtocolUdp), {}};
+    const std::vector<LinkId> path = *hashes.Path(routes, a, b, flow.tuple);
+    for (size_t i = 0; i + 1 < path.size(); ++i) {
+      flow.switches.push_back(fabric.link(path[i]).target);
+    }
+    flows.push_back(flow);
+  }
+  // A spine's way up is told: a cable to each of two cores.
+  const auto choices = ChoicesOf(routes, flows);
+  EXPECT_FALSE(choices.empty());
+  for (const auto& [node, one] : choices) {
+    EXPECT_EQ(fabric.node(node).tier, 2) << fabric.node(node).name;
+    ASSERT_EQ(one.members.size(), 2u);
+    EXPECT_NE(one.members[0], one.members[1]);
+  }
+  const auto parallel = SwitchesWithParallelCables(routes, fabric.Endpoints());
+  const auto leaf = parallel.find(*fabric.Find("leaf0"));
+  ASSERT_NE(leaf, parallel.end());
+  EXPECT_EQ(fabric.node(leaf->second).tier, 2);
+  EXPECT_EQ(parallel.count(*fabric.Find("core0")), 0u);
+}
+
+TEST_F(ProbedFlows, NoCableIsParallelWhereEachLeadsElsewhere) {
+  EXPECT_THAT(SwitchesWithParallelCables(routes_, fabric_.Endpoints()), IsEmpty());
+}
+
 TEST_F(ProbedFlows, HashesThatPredictAllPass) {
   const PredictionCheck check = CheckPredictions(routes_, hashes_, leaves_, Probe(hashes_, 100));
   EXPECT_EQ(check.flows.told, 100);
