@@ -219,6 +219,9 @@ void EndpointImpl::FailGroup(Group& group, const absl::Status& status, int64_t n
   } else if (told_by == nullptr) {
     WEFT_LOG_WARN(verdict.message());
   }
+  for (Peer* peer : group.peers) {
+    if (peer != nullptr && peer->receive != nullptr) peer->receive->DropUnwanted();
+  }
   TellFailure(group, verdict, told_by);
   if (options_.rejoins) AskToDrain(group);
   if (told_by == nullptr) linger_ns_ = now_ns + kLingerNs;
@@ -296,7 +299,10 @@ absl::Status EndpointImpl::Left(const Operation& operation, size_t peer) {
                      {.scope = FailureScope::kConnection, .rank = rank});
 }
 
-bool EndpointImpl::MayHaveSentAhead(Group& group, size_t peer) {
+bool EndpointImpl::MayHaveSentAhead(Operation& operation, size_t peer) {
+  // No receive is at the link of a send, nor of a receive from any rank before one has offered.
+  if (!operation.has_sequence() && !operation.Holds(static_cast<int>(peer))) return false;
+  Group& group = operation.group();
   const net::ReceiveLink* link = group.peers[peer]->receive.get();
   if (link == nullptr || !link->status().ok()) return false;
   std::lock_guard<std::mutex> lock(group.mutex);
@@ -321,7 +327,7 @@ void EndpointImpl::ExamineOne(Operation& operation, int64_t now_ns) {
       return;
     }
     if (peer->gone.ok() || PeerLinks::IsParting(*peer, now_ns)) continue;
-    if (MayHaveSentAhead(group, r)) continue;
+    if (MayHaveSentAhead(operation, r)) continue;
     FailGroup(group, peer->gone, now_ns, absl::Milliseconds(100));
     return;
   }

@@ -136,9 +136,14 @@ class EndpointImpl final : public Endpoint,
   void ExamineOne(Operation& operation, int64_t now_ns);
   // Unavailable: group rank `peer` has left without having called this collective.
   static absl::Status Left(const Operation& operation, size_t peer);
-  // Whether group rank `peer`, which has left, may have sent messages before their receives: its
-  // link stands until these are taken.
-  static bool MayHaveSentAhead(Group& group, size_t peer);
+  // Whether group rank `peer`, which has left, may have sent ahead what `operation` receives: its
+  // link stands until such messages are taken.
+  static bool MayHaveSentAhead(Operation& operation, size_t peer);
+  // Whether a small message that came ahead may yet be received. Where links are kept, fillers
+  // receive those of failed groups (drain.h).
+  bool WantsMessage(uint64_t tag) {
+    return options_.rejoins || !groups_.HasFailed(GroupOfLinkTag(tag));
+  }
   void Ask(Operation& operation, int64_t now_ns, bool of_all);  // the ranks: Diagnosis::of_all
   void Answer(Peer& peer, uint32_t group_id, uint32_t sequence);
   void HandleNotice(Peer& peer, absl::string_view bytes);
@@ -173,9 +178,10 @@ class EndpointImpl final : public Endpoint,
   Recorder recorder_;               // its calls say by whom
   StartPhases start_phases_;        // (c)
 
-  PeerLinks links_{[this](Rank rank) { directory_.LookUp(rank); }};  // (d)
-  KeptRegistrations registrations_;                                  // (d)
-  std::vector<std::shared_ptr<Operation>> active_;                   // (d), by priority, then start
+  PeerLinks links_{[this](Rank rank) { directory_.LookUp(rank); },
+                   [this](uint64_t tag) { return WantsMessage(tag); }};  // (d)
+  KeptRegistrations registrations_;                                      // (d)
+  std::vector<std::shared_ptr<Operation>> active_;  // (d), by priority, then start
   Priorities priorities_{options_.settings.Integer("transport.requests")};  // (d)
   std::map<uint32_t, std::shared_ptr<Group>> left_groups_;                  // (d), of this epoch
   Fillers fillers_;                                                         // (d), go after links

@@ -243,7 +243,8 @@ bool Execution::Post(const Plan::Channel& channel, const Step& step, uint32_t id
     posted = link->PostSend(call_.key, source, request);
   } else {
     if (peer.receive == nullptr) return false;
-    net::ReceiveTarget target{.out = View(peer.transport, step.out, step.length)};
+    net::ReceiveTarget target{.out = View(peer.transport, step.out, step.length),
+                              .sender_waits = call_.sends_wait};
     if (step.kind == StepKind::kReceiveReduce) {
       target.local = At(step.left);
       target.reduce = StreamsTo(id) ? call_.stream : call_.reduce;

@@ -52,7 +52,7 @@ struct Invocation {
   net::ReduceFn stream = nullptr;    // for what ends in a large output; null: `reduce`
   ReduceAllFn reduce_all = nullptr;  // null: pairs, by `reduce`
   ScaleFn scale = nullptr;
-  bool sends_wait = false;  // SendSource::waits
+  bool sends_wait = false;  // SendSource::waits, of all ranks
   net::MessageKey key;
   absl::Span<Peer* const> group;  // by group rank; null at the own
 };

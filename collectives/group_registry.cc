@@ -16,7 +16,7 @@ absl::Status GroupRegistry::Add(const std::shared_ptr<Group>& group) {
                          ? ""
                          : absl::StrCat(" (it hashes like \"", at->second->name, "\")")));
   }
-  std::erase(over_, group->id);
+  std::erase_if(over_, [&](const Over& one) { return one.id == group->id; });
   if (auto early = failed_early_.find(group->id); early != failed_early_.end()) {
     group->status = early->second;
     failed_early_.erase(early);
@@ -31,15 +31,32 @@ absl::Status GroupRegistry::Add(const std::shared_ptr<Group>& group) {
   return absl::OkStatus();
 }
 
-void GroupRegistry::Remove(const Group& group) {
+void GroupRegistry::Remove(Group& group) {
   std::lock_guard<std::mutex> lock(mutex_);
+  bool failed = false;
+  {
+    std::lock_guard<std::mutex> group_lock(group.mutex);
+    failed = !group.status.ok();
+  }
   groups_.erase(group.id);
-  over_.push_back(group.id);
+  over_.push_back({group.id, failed});
   if (over_.size() > kOverMost) over_.pop_front();
 }
 
-bool GroupRegistry::IsOver(uint32_t id) const {
-  return std::find(over_.begin(), over_.end(), id) != over_.end();
+const GroupRegistry::Over* GroupRegistry::FindOver(uint32_t id) const {
+  const auto found =
+      std::find_if(over_.begin(), over_.end(), [id](const Over& one) { return one.id == id; });
+  return found == over_.end() ? nullptr : &*found;
+}
+
+bool GroupRegistry::HasFailed(uint32_t id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (Group* group = FindLocked(id); group != nullptr) {
+    std::lock_guard<std::mutex> group_lock(group->mutex);
+    return !group->status.ok();
+  }
+  const Over* over = FindOver(id);
+  return over != nullptr ? over->failed : failed_early_.count(id) > 0;
 }
 
 size_t GroupRegistry::kept() {
@@ -60,14 +77,14 @@ Group* GroupRegistry::Find(uint32_t id) {
 Group* GroupRegistry::FindElseFail(uint32_t id, const absl::Status& reason) {
   std::lock_guard<std::mutex> lock(mutex_);
   Group* group = FindLocked(id);
-  if (group == nullptr && !IsOver(id)) failed_early_.try_emplace(id, reason);
+  if (group == nullptr && FindOver(id) == nullptr) failed_early_.try_emplace(id, reason);
   return group;
 }
 
 Group* GroupRegistry::FindElseLeave(uint32_t id, Rank rank, uint32_t next) {
   std::lock_guard<std::mutex> lock(mutex_);
   Group* group = FindLocked(id);
-  if (group == nullptr && !IsOver(id)) left_early_.insert_or_assign({id, rank}, next);
+  if (group == nullptr && FindOver(id) == nullptr) left_early_.insert_or_assign({id, rank}, next);
   return group;
 }
 

@@ -26,7 +26,7 @@ class GroupRegistry {
 
   // Gives the group what was heard of it. kAlreadyExists: another has its name or its id.
   absl::Status Add(const std::shared_ptr<Group>& group);
-  void Remove(const Group& group);
+  void Remove(Group& group);
 
   // Null: it is not made yet, or gone. The pointer holds for as long as nobody removes the group,
   // which only the driver does.
@@ -35,6 +35,9 @@ class GroupRegistry {
   // collectives `rank` of the job has left it.
   Group* FindElseFail(uint32_t id, const absl::Status& reason);
   Group* FindElseLeave(uint32_t id, Rank rank, uint32_t next);
+  // Whether anything that comes of the group will never be received: it has failed, here or as was
+  // heard of it, whether it was removed since or not.
+  bool HasFailed(uint32_t id);
 
   // All groups that `rank` of the job belongs to learn that no link leads to it any more.
   void Depart(Rank rank, const absl::Status& gone);
@@ -43,14 +46,19 @@ class GroupRegistry {
   size_t kept();
 
  private:
+  struct Over {
+    uint32_t id = 0;
+    bool failed = false;
+  };
+
   Group* FindLocked(uint32_t id) const;
-  bool IsOver(uint32_t id) const;
+  const Over* FindOver(uint32_t id) const;  // null: it is not over
 
   std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<Group>> groups_;
   std::map<uint32_t, absl::Status> failed_early_;
   std::map<std::pair<uint32_t, Rank>, uint32_t> left_early_;  // by group and rank of the job
-  std::deque<uint32_t> over_;  // groups that were removed last, at most kOverMost
+  std::deque<Over> over_;  // groups that were removed last, at most kOverMost
 };
 
 }  // namespace weft::collectives

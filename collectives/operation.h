@@ -79,6 +79,7 @@ struct Group {
 inline uint64_t LinkTag(const uint32_t group_id, uint32_t number, bool is_message) {
   return uint64_t{is_message} << 63 | uint64_t{group_id} << 32 | number;
 }
+inline uint32_t GroupOfLinkTag(uint64_t tag) { return static_cast<uint32_t>(tag << 1 >> 33); }
 
 class Operation : public Work {
  public:

@@ -32,7 +32,9 @@ namespace weft::collectives {
 class PeerLinks final : private net::TransportEvents {
  public:
   // `look_up`: asks for the address of a rank, which is then given to its Peer; called once a rank.
-  explicit PeerLinks(std::function<void(Rank)> look_up) : look_up_(std::move(look_up)) {}
+  // `wants`: net::TransportEvents::Wants().
+  PeerLinks(std::function<void(Rank)> look_up, std::function<bool(uint64_t tag)> wants)
+      : look_up_(std::move(look_up)), wants_(std::move(wants)) {}
   // Opens what the setting "transport" names, unless the job has one rank.
   absl::Status Open(const RejoinableOptions& options);
   // Says which transport reaches a rank; closes one that reaches nobody, but where ranks are
@@ -82,8 +84,10 @@ class PeerLinks final : private net::TransportEvents {
   void OnAccepted(std::unique_ptr<net::ReceiveLink> link) override;
   void OnNotice(net::Link& link, absl::string_view bytes) override;
   void OnBroken(net::Link& link, const absl::Status& status) override;
+  bool Wants(uint64_t tag) override { return wants_(tag); }
 
   const std::function<void(Rank)> look_up_;
+  const std::function<bool(uint64_t)> wants_;
   Rank self_;
   bool rejoins_ = false;
   int64_t now_ns_ = 0;                                          // of the last Progress()

@@ -191,6 +191,20 @@ absl::StatusOr<bool> Recovery::IsOver() const {
 
 absl::StatusOr<bool> Recovery::IsOver(Store& store) { return store.Check({kOverKey}); }
 
+absl::StatusOr<bool> Recovery::HaveMet(Store& store, const std::vector<int>& some, int ranks) {
+  WEFT_ASSIGN_OR_RETURN(const bool any_epoch, store.Check({kEpochKey}));
+  if (!any_epoch) return false;
+  WEFT_ASSIGN_OR_RETURN(const std::string text, store.Get(kEpochKey, kReadPatience));
+  const absl::StatusOr<State> state = ParseState(text, ranks);
+  if (!state.ok()) return true;  // of a job of more ranks
+  for (const int rank : some) {
+    if (std::binary_search(state->replaced.begin(), state->replaced.end(), rank)) return true;
+    WEFT_ASSIGN_OR_RETURN(const bool arrived, store.Check({ArrivalKey(state->epoch, rank)}));
+    if (arrived) return true;
+  }
+  return false;
+}
+
 absl::StatusOr<int64_t> Recovery::First(absl::Duration timeout) {
   if (!enabled_ || !replaced()) return 0;
   WEFT_RETURN_IF_ERROR(Begin());

@@ -103,6 +103,10 @@ class Recovery {
   absl::Status SetOver();
   absl::StatusOr<bool> IsOver() const;  // of a process of the first generation: never
   static absl::StatusOr<bool> IsOver(Store& store);
+  // Whether one of `some`, of a job of `ranks` ranks, has arrived at the newest epoch or was
+  // replaced since the last one that was ready. Asked before these ranks are started first: the
+  // store then has the epochs of an earlier run of the job.
+  static absl::StatusOr<bool> HaveMet(Store& store, const std::vector<int>& some, int ranks);
 
   // For the time in which this rank joins in the present epoch. Null where no rank is started anew,
   // or the store is another than weft-run's: then the join's own patience is the bound.

@@ -144,20 +144,22 @@ struct MessageKey {
 // memory. `bytes` is a multiple of 64, except in the last piece of a message; pieces of one message
 // come in any order, each once. `local` may be equal to `out`, else does not overlap it.
 // A message longer than `out` fails both requests with kOutOfRange; a shorter one is fine.
+// `sender_waits`: the message is sent with SendSource::waits, from host memory. Over verbs a small
+// receive expects its message without having asked for it, and is late (10 ms) for one that waits.
 using ReduceFn = void (*)(std::byte* out, const std::byte* local, const std::byte* incoming,
                           size_t bytes);
 struct ReceiveTarget {
   RegionView out;
   const std::byte* local = nullptr;  // as long as `out`; null without `reduce`
   ReduceFn reduce = nullptr;         // null: store
+  bool sender_waits = false;
 };
 
 // Where a send takes its bytes from. `warm`: this process has just written them, so that they are
 // in its cache; a transport within a host then copies them itself, which is faster than letting the
 // peer read them. `urgency`: over tcp and verbs, pieces of a message that is more urgent go before
 // what is left of others that are under way; messages of one tag still match in their order.
-// `waits`: over shm it is not sent ahead of its receive, so that it is done only once there is one.
-// (Over verbs a small receive expects its message without a clear-to-send, and would be late.)
+// `waits`: it is not sent ahead of its receive, so that it is done only once there is one.
 struct SendSource {
   SendSource(RegionView view, bool is_warm = false,
              uint8_t how_urgent = 0)  // NOLINT: a view is one
@@ -227,6 +229,9 @@ class SendLink : public Link {
 class ReceiveLink : public Link {
  public:
   virtual Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) = 0;
+  // Drops the messages that came ahead of their receives and of which TransportEvents::Wants() is
+  // false (by now). Not from inside Progress().
+  virtual void DropUnwanted() {}
   // For memory of a device: completes once that device sees all bytes that completed receives have
   // put into `where`. For host memory: completes at once.
   virtual void Flush(const RegionView& /*where*/, Request* request) {
@@ -248,6 +253,9 @@ class TransportEvents {
   virtual void OnBroken(Link& link, const absl::Status& status) = 0;
   // A receive at the peer failed with `status` whose send here was done before; the link goes on.
   virtual void OnMismatch(Link& /*link*/, const absl::Status& /*status*/) {}
+  // Whether a receive with `tag` may yet be posted: asked for a small message that came ahead of
+  // its receive. If not, it is dropped, as it would take a place of those that may wait.
+  virtual bool Wants(uint64_t /*tag*/) { return true; }
   // A peer that holds the secret, but does not fit this process (another kind of transport, other
   // terms), was refused, and told why.
   virtual void OnTurnedAway(Rank /*peer*/, const absl::Status& /*why*/) {}

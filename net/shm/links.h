@@ -121,6 +121,7 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   void Break(const absl::Status& why) override { Endpoint::Break(why); }
   std::string Describe() const override { return DescribeLink(); }
   Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
+  void DropUnwanted() override;
   Link& link() override { return *this; }
 
  private:

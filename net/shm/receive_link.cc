@@ -63,6 +63,14 @@ Posted ShmReceiveLink::PostReceive(MessageKey key, const ReceiveTarget& target, 
   return Posted::kAccepted;
 }
 
+void ShmReceiveLink::DropUnwanted() {
+  if (!alive()) return;
+  eager_.DropKept([this](uint64_t tag) { return transport()->events().Wants(tag); });
+  PushMatched();
+  RingIfAsleep();
+  transport()->NoteLocalWork();  // a link that waited for receives may end
+}
+
 bool ShmReceiveLink::PushClearToSends() {
   bool moved = false;
   for (; !unsent_.empty() && writer_.Free(1) > 0; unsent_.pop_front(), moved = true) {
@@ -177,7 +185,11 @@ absl::Status ShmReceiveLink::TakeEager(const std::byte* body) {
   const absl::Span<const std::byte> message(bytes, cell.length);
   const std::optional<uint64_t> posted = eager_.TakePosted(cell.tag);
   if (!posted.has_value()) {
-    eager_.Keep(number, cell.tag, cell.check, message);
+    if (transport()->events().Wants(cell.tag)) {
+      eager_.Keep(number, cell.tag, cell.check, message);
+    } else {
+      eager_.NoteMatched(number);
+    }
     return absl::OkStatus();
   }
   std::erase(unsent_, *posted);  // its clear-to-send is not needed any more

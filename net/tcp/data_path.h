@@ -83,6 +83,7 @@ class SendDataPath : public DataPath {
 class ReceiveDataPath : public DataPath {
  public:
   virtual void SendClearToSend(const FrameHeader& header) = 0;
+  virtual void DropUnwanted() {}  // as ReceiveLink's
   // As ReceiveLink's.
   virtual void Flush(const RegionView& /*where*/, Request* request) {
     request->Begin();

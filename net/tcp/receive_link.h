@@ -31,6 +31,9 @@ class SessionReceiveLink final : public SessionLink<ReceiveLink, ReceiveMatching
   void Start(std::vector<FileDescriptor> sockets);
 
   Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
+  void DropUnwanted() override {
+    if (path_ != nullptr) path_->DropUnwanted();
+  }
   void Flush(const RegionView& where, Request* request) override;
 
  private:

@@ -21,6 +21,7 @@ SendMatching::Outcome SendMatching::Post(const MessageKey& key, const SendSource
   sends_[slot].key = key;
   sends_[slot].data = source.data;
   sends_[slot].urgency = source.urgency;
+  sends_[slot].waits = source.waits;
   sends_[slot].request = request;
   counters_.Post(source.data.size());
   request->Begin();
@@ -84,6 +85,7 @@ SendMatching::TakenOver SendMatching::TakeFirstWaiting(uint64_t tag, const TakeO
   if (first == nullptr) return TakenOver::kNone;
   const uint32_t slot = *first;
   const Send& send = sends_[slot];
+  if (send.waits) return TakenOver::kNone;
   if (IsActive(tag) || !take(send.key, send.data, send.request)) return TakenOver::kNotYet;
   matcher_.DropFirstB(tag);
   sends_[slot].request = nullptr;

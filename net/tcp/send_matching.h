@@ -64,7 +64,8 @@ class SendMatching {
   // been given away.
   bool IsIdle(uint64_t tag) const { return !matcher_.Waits(tag) && !IsActive(tag); }
   // The first send of this tag that waits for a clear-to-send, once all that was matched before has
-  // been given away: `take` may take it over, and its request with it.
+  // been given away: `take` may take it over, and its request with it. Not one that has to wait
+  // (SendSource::waits), nor any behind it.
   using TakeOver = std::function<bool(const MessageKey&, const RegionView&, Request*)>;
   enum class TakenOver : uint8_t { kNone, kNotYet, kTaken };
   TakenOver TakeFirstWaiting(uint64_t tag, const TakeOver& take);
@@ -77,6 +78,7 @@ class SendMatching {
     MessageKey key;
     RegionView data;
     uint8_t urgency = 0;
+    bool waits = false;          // SendSource's
     Request* request = nullptr;  // null: the slot is free
     uint64_t receive = 0;        // the receiver's id, once matched
     size_t next_offset = 0;      // up to here it was given away

@@ -173,7 +173,8 @@ bool VerbsSendDataPath::SendPiece(const OutFrame& frame) {
     wire_.WakeUp();
     return false;
   }
-  if (from.length <= kEntryPayloadMax && !beside) {
+  const bool is_small = from.length <= kEntryPayloadMax || from.total <= wire_.eager_max();
+  if (is_small && !beside) {
     header.place = DataPlace::kEntry;
     wire_.SendSmall(header, {reinterpret_cast<const char*>(frame.payload), from.length},
                     frame.token);
@@ -260,11 +261,16 @@ absl::StatusOr<EntryHeader> VerbsReceiveDataPath::ClearToSendOf(uint64_t receive
   if (entry.reduce != 0 && wire_.rails().memory().IsDevice(target.out.data(), entry.total)) {
     return absl::InvalidArgumentError("a receive that reduces into a device's memory");
   }
-  if (entry.total > 0 && entry.reduce == 0) {
-    WEFT_RETURN_IF_ERROR(SayWhere(target.out, &entry));
-  }
+  const bool is_needed = entry.reduce == 0 && !ComesInEntry(target);
+  if (entry.total > 0 && is_needed) WEFT_RETURN_IF_ERROR(SayWhere(target.out, &entry));
   FillTaken(&entry);
   return entry;
+}
+
+// Then neither end registers anything for it.
+bool VerbsReceiveDataPath::ComesInEntry(const ReceiveTarget& target) const {
+  return target.sender_waits && target.out.size() <= wire_.eager_max() &&
+         !wire_.rails().memory().IsDevice(target.out.data(), target.out.size());
 }
 
 // An error breaks the link at the wire's next turn.
@@ -277,7 +283,8 @@ void VerbsReceiveDataPath::WriteClears() {
       break;
     }
     const ReceiveTarget& target = *matching_.TargetOf(receive);
-    if (target.reduce != nullptr && target.out.size() > kEntryPayloadMax && staging_ == nullptr) {
+    if (target.reduce != nullptr && target.out.size() > kEntryPayloadMax && !ComesInEntry(target) &&
+        staging_ == nullptr) {
       posting_failed_ = AnnounceStaging();
       continue;
     }

@@ -1,6 +1,8 @@
 // The two ends of a link over verbs: data and clear-to-sends take the wire; everything else, one
-// socket. Small messages go ahead of their clear-to-sends (net/eager.h); a
-// receive that is as small holds its own back for a while, as it will hardly be needed.
+// socket. Small messages go ahead of their clear-to-sends (net/eager.h); a receive that is as small
+// holds its own back for a while, as it will hardly be needed. A small message that has to wait for
+// its receive (SendSource::waits) is asked for at once, and travels in an entry as well, so that
+// neither end registers its memory.
 //
 // An eager message that comes for a device's memory, which no processor writes, is given back in
 // parts, which the sender writes there. From then on the link has no eager messages, and none
@@ -143,6 +145,7 @@ class VerbsReceiveDataPath final : public ReceiveDataPath, private VerbsWireOwne
     return wire_.OnControl(control_);
   }
   void SendClearToSend(const FrameHeader& header) override;
+  void DropUnwanted() override;
   void Flush(const RegionView& where, Request* request) override;
   absl::Status failure() const override { return wire_.failure(); }
   bool StillArriving(uint64_t promised) const override {
@@ -163,6 +166,7 @@ class VerbsReceiveDataPath final : public ReceiveDataPath, private VerbsWireOwne
   void OnWireBroken(const absl::Status& why) override { session_.Break(why); }
 
   absl::Status OnEager(const EntryHeader& header, const std::byte* payload);
+  bool Wants(uint64_t tag) const { return session_.context().options.events->Wants(tag); }
   absl::Status Deliver(uint64_t receive, uint64_t number, uint64_t check,
                        absl::Span<const std::byte> bytes);
   absl::Status GiveBack(uint64_t receive, absl::Span<const std::byte> bytes);
@@ -172,6 +176,7 @@ class VerbsReceiveDataPath final : public ReceiveDataPath, private VerbsWireOwne
   absl::Status PutInPlace(const EntryHeader& header, const std::byte* payload,
                           const PayloadTarget& target);
   absl::Status AnnounceStaging();
+  bool ComesInEntry(const ReceiveTarget& target) const;
   absl::StatusOr<EntryHeader> ClearToSendOf(uint64_t receive);
   absl::Status SayWhere(const RegionView& out, EntryHeader* entry) const;
 

@@ -37,6 +37,7 @@ Posted VerbsSendDataPath::PostSend(const MessageKey& key, const SendSource& sour
     TurnOrdinary();
     return PostOrdinarily(key, source, request);
   }
+  if (source.waits) return PostOrdinarily(key, source, request);
   if (matching_.IsIdle(key.tag) && SendEagerly(key, source.data, request)) {
     matching_.counters().Post(source.data.size());
     wire_.PostAtOnce();
@@ -80,8 +81,8 @@ bool VerbsSendDataPath::SendEagerly(const MessageKey& key, const RegionView& dat
   return true;
 }
 
-// Sends at most one message of each of these tags, in turn. A long one holds up the small ones
-// behind it until its clear-to-send has come.
+// Sends at most one message of each of these tags, in turn. A long one, and one that has to wait,
+// holds up the small ones behind it until its clear-to-send has come.
 void VerbsSendDataPath::SendHeldEagerly() {
   for (size_t left = held_tags_.size(); left > 0; --left) {
     if (!wire_.HasRoom() || !eager_.HasCredit()) return;
@@ -159,7 +160,8 @@ void VerbsReceiveDataPath::SendClearToSend(const FrameHeader& header) {
       wire_.rails().memory().IsDevice(matching_.TargetOf(header.receive)->out.data(), header.total);
   if (is_device) TurnOrdinary();
   clears_.push_back({header.receive, shared_.now + kHoldBack});
-  if (ordinary_ || wire_.eager_max() == 0 || header.total > wire_.eager_max() || eager_.keeps()) {
+  if (ordinary_ || wire_.eager_max() == 0 || header.total > wire_.eager_max() || eager_.keeps() ||
+      matching_.TargetOf(header.receive)->sender_waits) {
     urgent_ = clears_.size();
     WriteClears();
   } else if (clears_.size() == 1) {
@@ -167,11 +169,21 @@ void VerbsReceiveDataPath::SendClearToSend(const FrameHeader& header) {
   }
 }
 
+void VerbsReceiveDataPath::DropUnwanted() {
+  eager_.DropKept([this](uint64_t tag) { return Wants(tag); });
+  wire_.WakeUp();
+}
+
 absl::Status VerbsReceiveDataPath::OnEager(const EntryHeader& header, const std::byte* payload) {
   uint64_t number = 0;
   WEFT_RETURN_IF_ERROR(eager_.NoteArrived(&number));
   const auto bytes = absl::MakeConstSpan(payload, header.length);
   const std::optional<uint64_t> receive = eager_.TakePosted(header.tag);
+  if (!receive.has_value() && !Wants(header.tag)) {
+    eager_.NoteMatched(number);
+    wire_.WakeUp();  // to tell, where it is time for that
+    return absl::OkStatus();
+  }
   if (!receive.has_value()) {
     eager_.Keep(number, header.tag, header.check, bytes);
     urgent_ = clears_.size();  // the sender's credit may run out

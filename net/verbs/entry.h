@@ -51,11 +51,11 @@
 
 namespace weft::net {
 
-inline constexpr uint16_t kVerbsVersion = 5;
+inline constexpr uint16_t kVerbsVersion = 6;
 inline constexpr uint32_t kEntryMagic = 0x65566657;    // "WfVe"
 inline constexpr uint32_t kControlMagic = 0x63566657;  // "WfVc"
 inline constexpr size_t kEntryBytes = 256;  // a slot; more where eager messages come (SlotBytes)
-inline constexpr size_t kEntryPayloadMax = 128;  // but for kEager
+inline constexpr size_t kEntryPayloadMax = 128;  // but for kEager, and for data of small messages
 inline constexpr size_t kEagerHeaderBytes = 64;
 inline constexpr size_t kEagerBytesMax = 64 << 10;  // the upper end of verbs.eager_max
 
@@ -103,9 +103,9 @@ static_assert(sizeof(EntryHeader) + kEntryPayloadMax == kEntryBytes);
 inline size_t HeaderBytes(EntryKind kind) {
   return kind == EntryKind::kEager ? kEagerHeaderBytes : sizeof(EntryHeader);
 }
-// Bytes of a slot, in whole cache lines, in a ring of eager messages of up to `eager_max` bytes.
+// Bytes of a slot, in whole cache lines, in a ring of small messages, of up to `eager_max` bytes.
 inline size_t SlotBytes(size_t eager_max) {
-  const size_t wanted = (kEagerHeaderBytes + eager_max + 63) / 64 * 64;
+  const size_t wanted = (sizeof(EntryHeader) + eager_max + 63) / 64 * 64;
   return wanted > kEntryBytes ? wanted : kEntryBytes;
 }
 

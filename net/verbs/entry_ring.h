@@ -23,7 +23,7 @@ class EntryRing {
   EntryRing(const EntryRing&) = delete;
   EntryRing& operator=(const EntryRing&) = delete;
 
-  // `leads`: eager messages go out, and make the images large; else they come in, and make the
+  // `leads`: small messages go out, and make the images large; else they come in, and make the
   // slots large.
   absl::Status Open(bool leads);
   void Close();
@@ -36,8 +36,6 @@ class EntryRing {
 
   // Entry `number` as it goes out, with its payload behind the header.
   EntryHeader* Image(uint64_t number);
-  // Bytes of an image.
-  size_t image_bytes() const { return out_slot_; }
   uint32_t ImageKey(size_t rail) const { return keys_->keys[rail].local_key; }
   // Where the other side's entry `number` lies.
   const std::byte* Arrived(uint64_t number) const {

@@ -179,12 +179,15 @@ void VerbsWire::PostAtOnce() {
   Flush(/*in_turn=*/false);
 }
 
+size_t VerbsWire::PayloadMost(EntryKind kind) const {
+  if (kind == EntryKind::kEager) return eager_max_;
+  return kind == EntryKind::kData ? std::max(eager_max_, kEntryPayloadMax) : kEntryPayloadMax;
+}
+
 void VerbsWire::Enqueue(const EntryHeader& header, const std::byte* payload, uint64_t length,
                         absl::string_view small, uint32_t token) {
   if (closed_) return;
-  const size_t small_most =
-      header.kind == EntryKind::kEager ? ring_.image_bytes() - kEagerHeaderBytes : kEntryPayloadMax;
-  WEFT_CHECK(sent_.outstanding() < kRingSlots && small.size() <= small_most,
+  WEFT_CHECK(sent_.outstanding() < kRingSlots && small.size() <= PayloadMost(header.kind),
              "next=" << sent_.next() << " taken=" << sent_.taken() << " small=" << small.size());
   // Old trouble is no reason to give up on something new.
   if (sent_.outstanding() == 0 && lanes_.Live() > 0) trouble_.End();
@@ -405,8 +408,7 @@ absl::Status VerbsWire::Take(uint64_t number) {
     return leads_ ? owner_.OnEntry(header, nullptr) : absl::OkStatus();
   }
   taken_due_ = std::min(taken_due_, shared_.now + kTakenAfter);
-  const size_t small_most = header.kind == EntryKind::kEager ? eager_max_ : kEntryPayloadMax;
-  if (CarriesPayload(header) && header.length > small_most) {
+  if (CarriesPayload(header) && header.length > PayloadMost(header.kind)) {
     return absl::InvalidArgumentError(
         absl::StrCat("an entry with ", header.length, " bytes of payload"));
   }

@@ -70,7 +70,7 @@ class VerbsWire final : public PollHandler, public PathFollower, private LaneSet
   // Needs room. Data of a piece: `payload` of `header.length` bytes goes to `header.address` before
   // the entry, and stays in place until OnDelivered(token); null: all is in the entry.
   void Send(EntryHeader header, const std::byte* payload, uint32_t token);
-  // `small`, kEntryPayloadMax at most (kEager: eager_max()), travels in the entry.
+  // `small`, PayloadMost() at most, travels in the entry.
   void SendSmall(EntryHeader header, absl::string_view small, uint32_t token);
   // The same to `header.address`: what lies in no registered memory, kEntryPayloadMax at most.
   void SendCopy(const EntryHeader& header, absl::string_view small, uint32_t token);
@@ -80,6 +80,8 @@ class VerbsWire final : public PollHandler, public PathFollower, private LaneSet
   void FallSilent() { silent_ = true; }
   // Bytes of the longest eager message that both sides allow; 0: none, or not ready.
   size_t eager_max() const { return eager_max_; }
+  // Bytes that may travel in an entry.
+  size_t PayloadMost(EntryKind kind) const;
 
   void WakeUp() { WantTurn(); }  // for a turn, and OnRoom()
   void WakeAt(absl::Time when);  // at the latest

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/communicator.h"
+#include "net/eager.h"
 #include "tests/collectives/job.h"
 
 namespace weft::collectives {
@@ -442,6 +443,26 @@ TEST(LeavingTest, WhatARankSentAheadIsReceivedHoweverLate) {
   });
 }
 
+// What rank 0 sent ahead keeps its link, but nobody receives that.
+TEST(LeavingTest, AReceiveFromAnyRankFailsWhenAllHaveLeft) {
+  std::atomic<bool> receives{false};
+  RunRanks(2, {"transport=shm", "log.level=off"}, [&](std::shared_ptr<Endpoint> endpoint) {
+    const bool leaves = endpoint->rank() == Rank(0);
+    auto world = *Communicator::Create(std::move(endpoint), "world", AllRanks(2));
+    int data = 7;
+    ASSERT_TRUE(world->Barrier()->Wait().ok());
+    if (leaves) {
+      const absl::Time limit = absl::Now() + absl::Seconds(20);
+      while (!receives && absl::Now() < limit) std::this_thread::yield();
+      EXPECT_TRUE(world->Send(&data, sizeof(data), GroupRank(1), 1)->Wait().ok());
+      return;
+    }
+    WorkPtr work = world->ReceiveAny(&data, sizeof(data), 2);
+    receives = true;
+    EXPECT_THAT(Text(work->Wait(absl::Seconds(20))), HasSubstr("rank 0 is gone"));
+  });
+}
+
 // ---- Shrinking
 
 // The ranks wait for each other outside of their communicators; it counts those that have come.
@@ -616,6 +637,43 @@ TEST_P(FailureTest, SurvivorsThatDisagreeOrDoNotComeAreNamed) {
                 absl::StatusCode::kDeadlineExceeded);
     }
     ASSERT_TRUE(world->Barrier()->Wait().ok());
+  });
+}
+
+// ---- What a failed group leaves at links
+
+// Over shm a link holds a window of small messages that came ahead of their receives.
+TEST(FailedGroups, SmallMessagesThatWillNotBeReceivedTakeNoPlaceOfOthers) {
+  std::atomic<bool> went{false};
+  RunRanks(2, {"transport=shm", "log.level=off"}, [&](std::shared_ptr<Endpoint> endpoint) {
+    auto side = *Communicator::Create(endpoint, "side", AllRanks(2));
+    auto world = *Communicator::Create(endpoint, "world", AllRanks(2));
+    const absl::Time limit = absl::Now() + absl::Seconds(20);
+    float value = 1;
+    const auto send = [&](Communicator& to, uint32_t tag) {
+      return to.Send(&value, sizeof value, GroupRank(1), tag)->Wait(absl::Seconds(10));
+    };
+    const auto receive = [&](uint32_t tag) {
+      return world->Receive(&value, sizeof value, GroupRank(0), tag)->Wait(absl::Seconds(10));
+    };
+    if (endpoint->rank() == Rank(0)) {
+      ASSERT_TRUE(send(*world, 1).ok());  // the link stands
+      for (uint32_t i = 0; i + 1 < net::EagerRecord::kWindow; ++i) {
+        ASSERT_TRUE(send(*side, i).ok()) << i;
+      }
+      ASSERT_TRUE(send(*world, 2).ok());  // the last place
+      while (side->status().ok() && absl::Now() < limit) std::this_thread::yield();
+      ASSERT_FALSE(side->status().ok());
+      const absl::Status status = send(*world, 3);
+      EXPECT_TRUE(status.ok()) << "its receive is posted later: " << status;
+      went = true;
+    } else {
+      ASSERT_TRUE(receive(1).ok() && receive(2).ok());
+      side->Abort(absl::AbortedError("by the test"));
+      while (!went && absl::Now() < limit) std::this_thread::yield();
+      ASSERT_TRUE(went);
+      EXPECT_TRUE(receive(3).ok());
+    }
   });
 }
 

@@ -60,5 +60,30 @@ TEST(GroupRegistryTest, AGroupThatIsMadeAnewHearsOfItsOwnTimeOnly) {
   EXPECT_EQ(groups.kept(), 0u);
 }
 
+TEST(GroupRegistryTest, WhatComesOfAFailedGroupIsKnownAsSuchUntilAnotherHasItsName) {
+  GroupRegistry groups;
+  EXPECT_FALSE(groups.HasFailed(7)) << "it may yet be made";
+  EXPECT_EQ(groups.FindElseFail(7, absl::AbortedError("by another rank")), nullptr);
+  EXPECT_TRUE(groups.HasFailed(7));
+  const auto failed = GroupOf(7), healthy = GroupOf(8);
+  ASSERT_TRUE(groups.Add(failed).ok() && groups.Add(healthy).ok());
+  EXPECT_TRUE(groups.HasFailed(7));
+  EXPECT_FALSE(groups.HasFailed(8));
+  groups.Remove(*failed);
+  groups.Remove(*healthy);
+  EXPECT_TRUE(groups.HasFailed(7));
+  EXPECT_FALSE(groups.HasFailed(8));
+  ASSERT_TRUE(groups.Add(GroupOf(7)).ok());
+  EXPECT_FALSE(groups.HasFailed(7));
+}
+
+TEST(GroupRegistryTest, ATagNamesItsGroup) {
+  for (const uint32_t id : {0u, 1u, 0x7fffffffu}) {
+    EXPECT_EQ(GroupOfLinkTag(LinkTag(id, 0xffffffff, true)), id);
+    EXPECT_EQ(GroupOfLinkTag(LinkTag(id, 0xffffffff, false)), id);
+    EXPECT_EQ(GroupOfLinkTag(LinkTag(id, 0, true)), id);
+  }
+}
+
 }  // namespace
 }  // namespace weft::collectives

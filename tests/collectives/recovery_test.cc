@@ -184,6 +184,23 @@ TEST_F(RecoveryTest, WhoIsStartedAnewAfterTheJobIsDoneLearnsThat) {
   EXPECT_FALSE(zero.recovery->IsOver().value());  // of a process that was there from the start
 }
 
+// A launcher asks before it starts these ranks first: what they have met at is an earlier run's.
+TEST_F(RecoveryTest, RanksThatMetOrWereReplacedHaveMet) {
+  const Member zero = Start(0, 0);
+  const auto have_met = [&](const std::vector<int>& some, int ranks) {
+    return Recovery::HaveMet(*zero.client, some, ranks).value();
+  };
+  EXPECT_FALSE(have_met({0, 1, 2, 3}, kRanks));
+  // Rank 2 has begun an epoch; ranks 1 and 3, as of a host that starts late, are not there yet.
+  ASSERT_TRUE(zero.client->Set("recovery/epoch", "1 0 0 2").ok());
+  ASSERT_TRUE(zero.client->Set("recovery/1/0", "here").ok());
+  EXPECT_TRUE(have_met({0}, kRanks));  // has arrived
+  EXPECT_TRUE(have_met({2}, kRanks));  // was replaced
+  EXPECT_TRUE(have_met({1, 2}, kRanks));
+  EXPECT_FALSE(have_met({1, 3}, kRanks));
+  EXPECT_TRUE(have_met({0, 1}, 2));  // rank 2 is of a job of more ranks
+}
+
 TEST_F(RecoveryTest, WhoeverDoesNotComeIsNamed) {
   Member zero = Start(0, 0), one = Start(1, 0), three = Start(3, 1);
   const absl::Status alone = one.recovery->Next(absl::Milliseconds(50)).status();

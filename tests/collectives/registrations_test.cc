@@ -1,7 +1,8 @@
 // RDMA devices read and write the caller's memory as it is mapped during an operation, whatever lay
 // at its addresses in an operation before: over verbs, on scripted devices, which keep the pages
 // that were registered. The ranks are threads, of one host that shares no memory. With
-// WEFT_TEST_RDMA=rxe0 on a real device instead (tools/dev test roce).
+// WEFT_TEST_RDMA=rxe0 on a real device instead (tools/dev test roce). And what else differs over
+// verbs: small messages of calls with a root.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -195,6 +196,59 @@ TEST(Registrations, StayBetweenOperationsForMemoryThatIsKeptAlone) {
     if (first) Fabric().set_on_call(nullptr);
   });
   EXPECT_EQ(Fabric().registrations(), 0u);
+}
+
+// ---- Calls with a root
+
+// Each rank takes itself for the root, so that neither expects a message. (Between hosts, as within
+// one: failure_test.)
+TEST(VerbsRoots, ThatDifferAreFound) {
+  RunWorld(2, OverVerbs(), [](Communicator& world) {
+    float value = 1;
+    ASSERT_TRUE(world.Barrier()->Wait().ok());
+    const absl::Status status =
+        world.Broadcast(&value, &value, 1, DataType::kFloat32, world.rank())->Wait();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_NE(status.message().find("root 1"), absl::string_view::npos) << status;
+  });
+}
+
+TEST(VerbsRoots, SmallCallsRegisterNothing) {
+  if (RealDevice() != nullptr) GTEST_SKIP() << "nobody counts the calls of a real device";
+  std::atomic<int> calls{0};
+  RunWorld(2, OverVerbs(), [&](Communicator& world) {
+    constexpr size_t kSmall = 256;  // floats
+    std::vector<float> values(kSmall);
+    const GroupRank root(0);
+    const auto meet = [&] { ASSERT_TRUE(world.Barrier()->Wait().ok()); };
+    const auto call = [&](int round) {
+      std::fill(values.begin(), values.end(), static_cast<float>(world.rank() == root ? round : 0));
+      ASSERT_TRUE(world.Broadcast(values.data(), values.data(), kSmall, DataType::kFloat32, root)
+                      ->Wait()
+                      .ok());
+      ASSERT_EQ(std::count(values.begin(), values.end(), static_cast<float>(round)), kSmall);
+      const absl::Status reduced = world
+                                       .Reduce(values.data(), values.data(), kSmall,
+                                               DataType::kFloat32, ReduceOp::kSum, root)
+                                       ->Wait();
+      ASSERT_TRUE(reduced.ok()) << reduced;
+      if (world.rank() != root) return;
+      ASSERT_EQ(std::count(values.begin(), values.end(), static_cast<float>(2 * round)), kSmall);
+    };
+    call(1);  // the links and their rings
+    meet();
+    if (world.rank() == root) {
+      Fabric().set_on_call([&](const std::string& name, const std::string&) {
+        if (name == "register") ++calls;
+        return absl::OkStatus();
+      });
+    }
+    meet();
+    for (int round = 2; round < 6; ++round) call(round);
+    meet();
+    if (world.rank() == root) Fabric().set_on_call(nullptr);
+  });
+  EXPECT_EQ(calls, 0);
 }
 
 }  // namespace

@@ -49,9 +49,12 @@ class LinkMessages {
   }
   RegionView view_of_send(size_t i) const { return from_regions_[i].view(); }
   void Receive(size_t i, MessageKey key = {1, 0}, size_t most = SIZE_MAX) {
-    const RegionView view = to_regions_[i].view().Slice(0, std::min(most, to_[i].size()));
-    ASSERT_EQ(ends_.in.PostReceive(key, {view}, &receives[i]), Posted::kAccepted);
+    Receive(i, key, {to_regions_[i].view().Slice(0, std::min(most, to_[i].size()))});
   }
+  void Receive(size_t i, MessageKey key, const ReceiveTarget& target) {
+    ASSERT_EQ(ends_.in.PostReceive(key, target, &receives[i]), Posted::kAccepted);
+  }
+  RegionView view_of_receive(size_t i) const { return to_regions_[i].view(); }
   bool Came(size_t i) {
     return ends_.until([&] { return sends[i].done() && receives[i].done(); }) &&
            sends[i].status().ok() && receives[i].status().ok() && to_[i] == from_[i];
@@ -81,6 +84,33 @@ inline void ExpectAWindowOfMessagesWaits(LinkMessages& messages,
     messages.Receive(i, {i, 0});
     ASSERT_TRUE(messages.Came(i)) << i;
   }
+}
+
+// All that may wait is of tag 1, whose receives will never come: `unwanted`, of the receiving end,
+// is set to it after half of them have come. Then others go again ahead of their receives. The
+// messages are 130, and `settle` as above.
+inline void ExpectUnwantedMessagesToBeDropped(LinkMessages& messages, ReceiveLink& in,
+                                              uint64_t& unwanted,
+                                              const std::function<void()>& settle) {
+  constexpr size_t kHalf = EagerRecord::kWindow / 2;
+  const auto send = [&](size_t begin, size_t end, uint64_t tag) {
+    for (size_t i = begin; i < end; ++i) messages.Send(i, {tag, 0});
+    settle();
+    return std::all_of(messages.sends.begin() + static_cast<std::ptrdiff_t>(begin),
+                       messages.sends.begin() + static_cast<std::ptrdiff_t>(end),
+                       [](const Request& send) { return send.done() && send.status().ok(); });
+  };
+  ASSERT_TRUE(send(0, kHalf, 1));
+  unwanted = 1;
+  in.DropUnwanted();
+  settle();
+  ASSERT_TRUE(send(kHalf, 2 * kHalf, 1));
+  ASSERT_TRUE(send(2 * kHalf, 3 * kHalf, 2));  // and these are kept
+  for (size_t i = 2 * kHalf; i < 3 * kHalf; ++i) {
+    messages.Receive(i, {2, 0});
+    ASSERT_TRUE(messages.Came(i)) << i;
+  }
+  ASSERT_TRUE(send(3 * kHalf, 4 * kHalf, 1)) << "their places were not given back";
 }
 
 }  // namespace weft::net

@@ -97,6 +97,14 @@ TEST(ShmEager, MessagesWithoutReceivesWaitAndNoMoreThanAWindowOfThem) {
   ExpectAWindowOfMessagesWaits(messages, [&] { Turn(pair.a), Turn(pair.b), Turn(pair.a); });
 }
 
+TEST(ShmEager, MessagesThatNobodyWantsAreDropped) {
+  ShmPair pair;
+  MakeReady(pair);
+  Messages messages(pair, 130);
+  ExpectUnwantedMessagesToBeDropped(messages, *pair.receiver, pair.b.unwanted,
+                                    [&] { Turn(pair.a), Turn(pair.b), Turn(pair.a); });
+}
+
 // A receiver that is late with every receive gives the credit back all the same.
 TEST(ShmEager, CreditComesBackWithoutAClearToSend) {
   ShmPair pair;

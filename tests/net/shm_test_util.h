@@ -45,6 +45,7 @@ struct ShmNode : TransportEvents {
   void OnNotice(Link&, absl::string_view bytes) override { notices.emplace_back(bytes); }
   void OnBroken(Link&, const absl::Status& status) override { broken.push_back(status); }
   void OnMismatch(Link&, const absl::Status& status) override { mismatches.push_back(status); }
+  bool Wants(uint64_t tag) override { return tag != unwanted; }
 
   TransportOptions options;
   std::unique_ptr<Transport> transport;
@@ -52,6 +53,7 @@ struct ShmNode : TransportEvents {
   std::vector<std::string> notices;
   std::vector<absl::Status> broken;
   std::vector<absl::Status> mismatches;
+  uint64_t unwanted = UINT64_MAX;  // tag
 };
 
 // As `rank` of the job that `node` is of.

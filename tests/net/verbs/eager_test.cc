@@ -241,6 +241,14 @@ TEST(Eager, MessagesWithoutReceivesWaitAndNoMoreThanAWindowOfThem) {
                                [&] { world.Until([] { return false; }, absl::Seconds(1)); });
 }
 
+TEST(Eager, MessagesThatNobodyWantsAreDropped) {
+  World world(QuickWorld());
+  ASSERT_TRUE(Ready(world));
+  Messages messages(world, 130);
+  ExpectUnwantedMessagesToBeDropped(messages, *world.b->accepted, world.b->unwanted,
+                                    [&] { world.Until([] { return false; }, absl::Seconds(1)); });
+}
+
 TEST(Eager, TheSettingEndsThem) {
   WorldOptions options = QuickWorld();
   options.settings.push_back("verbs.eager_max=0");
@@ -273,6 +281,97 @@ TEST(Eager, AReceiveThatDoesNotFitFailsAndTheSenderIsTold) {
   messages.Receive(2);
   messages.Send(2);
   EXPECT_TRUE(messages.Came(2));
+}
+
+void SendThatWaits(Messages& messages, size_t i, MessageKey key = {1, 0}) {
+  SendSource source(messages.view_of_send(i));
+  source.waits = true;
+  messages.Send(i, key, source);
+}
+void ReceiveWhatWaits(Messages& messages, size_t i, MessageKey key = {1, 0}) {
+  messages.Receive(i, key, {.out = messages.view_of_receive(i), .sender_waits = true});
+}
+
+// It is asked for at once, and copied as an eager message is.
+TEST(Eager, OneThatIsToWaitForItsReceiveDoesAndIsAskedForWithoutDelayOrRegistration) {
+  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{128}, size_t{129}, size_t{4096}}) {
+    SCOPED_TRACE(bytes);
+    int registered = 0;
+    World world(QuickWorld());
+    ASSERT_TRUE(Ready(world));
+    Messages messages(world, 2, bytes);
+    world.fabric.set_on_call([&](const std::string& call, const std::string&) {
+      registered += call == "register" ? 1 : 0;
+      return absl::OkStatus();
+    });
+    SendThatWaits(messages, 0);
+    world.Until([] { return false; }, absl::Seconds(1));
+    EXPECT_FALSE(messages.sends[0].done());
+    EXPECT_EQ(world.a->out->Counters().waiting_for_peer(), 1u);
+    const absl::Time posted = world.now();
+    ReceiveWhatWaits(messages, 0);
+    ASSERT_TRUE(messages.Came(0));
+    ReceiveWhatWaits(messages, 1);  // before it is sent
+    SendThatWaits(messages, 1);
+    ASSERT_TRUE(messages.Came(1));
+    EXPECT_LT(world.now() - posted, absl::Milliseconds(16));  // of the world's time
+    EXPECT_EQ(registered, 0);
+  }
+}
+
+TEST(Eager, OneThatIsToWaitIsReducedWithoutRegistration) {
+  int registered = 0;
+  World world(QuickWorld());
+  ASSERT_TRUE(Ready(world));
+  Messages messages(world, 1, 1024);
+  world.fabric.set_on_call([&](const std::string& call, const std::string&) {
+    registered += call == "register" ? 1 : 0;
+    return absl::OkStatus();
+  });
+  const std::vector<std::byte> zeros(1024);
+  messages.Receive(
+      0, {1, 0},
+      {.out = messages.view_of_receive(0),
+       .local = zeros.data(),
+       .reduce =
+           [](std::byte* out, const std::byte* local, const std::byte* incoming, size_t bytes) {
+             for (size_t i = 0; i < bytes; ++i) out[i] = local[i] | incoming[i];
+           },
+       .sender_waits = true});
+  SendThatWaits(messages, 0);
+  EXPECT_TRUE(messages.Came(0));
+  EXPECT_EQ(registered, 0);
+}
+
+TEST(Eager, OneThatIsToWaitHoldsUpSmallOnesOfItsTagBehindItAndFollowsThoseBeforeIt) {
+  World world(QuickWorld());
+  ASSERT_TRUE(Ready(world));
+  Messages messages(world, 4);
+  messages.Send(0);
+  SendThatWaits(messages, 1);
+  messages.Send(2);
+  messages.Send(3, {2, 0});  // of another tag
+  world.Until([] { return false; }, absl::Seconds(1));
+  EXPECT_TRUE(messages.sends[0].done() && messages.sends[3].done());
+  EXPECT_FALSE(messages.sends[1].done() || messages.sends[2].done());
+  messages.Receive(0);
+  ReceiveWhatWaits(messages, 1);
+  messages.Receive(2);
+  messages.Receive(3, {2, 0});
+  EXPECT_TRUE(messages.Came(0) && messages.Came(1) && messages.Came(2) && messages.Came(3));
+}
+
+TEST(Eager, OneThatIsToWaitFailsAtBothEndsWhereItDoesNotFit) {
+  World world(QuickWorld());
+  ASSERT_TRUE(Ready(world));
+  Messages messages(world, 1);
+  SendThatWaits(messages, 0, {1, 7});
+  ReceiveWhatWaits(messages, 0, {1, 8});
+  ASSERT_TRUE(world.Until([&] { return messages.sends[0].done() && messages.receives[0].done(); },
+                          absl::Seconds(5)));
+  EXPECT_EQ(messages.sends[0].status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(messages.receives[0].status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(world.a->mismatches.empty());
 }
 
 // A send that is too long for a receive that holds back its clear-to-send.
@@ -354,6 +453,7 @@ void Mixed(uint64_t seed, double fails) {
     Region from_region, to_region;
     Request send, receive;
     bool large = false;  // a receive with more room than is needed
+    bool waits = false;
   };
   std::deque<One> all(kCount);
   Random random(seed, 9);
@@ -364,6 +464,7 @@ void Mixed(uint64_t seed, double fails) {
     one.from.assign(kSizes[random.Below(kSizes.size())] + 1, static_cast<uint8_t>(i + 1));
     one.to.assign(8192, 0);
     one.large = random.Below(3) == 0;
+    one.waits = random.Below(4) == 0;
     one.from_region = *world.a->transport().Register(one.from.data(), one.from.size());
     one.to_region = *world.b->transport().Register(one.to.data(), one.to.size());
     by_tag[one.tag].push_back(i);
@@ -390,16 +491,17 @@ void Mixed(uint64_t seed, double fails) {
   const auto turn = [&] {
     if (sent < kCount && random.Below(3) > 0) {
       One& one = all[sent++];
-      const RegionView view = one.from_region.view().Slice(0, one.from.size() - 1);
-      EXPECT_EQ(world.a->out->PostSend({one.tag, 3}, view, &one.send), Posted::kAccepted);
+      SendSource source(one.from_region.view().Slice(0, one.from.size() - 1));
+      source.waits = one.waits;
+      EXPECT_EQ(world.a->out->PostSend({one.tag, 3}, source, &one.send), Posted::kAccepted);
     }
     if (received < kCount && random.Below(3) > 0) {
       const uint64_t tag = order[received++];
       One& one = all[by_tag[tag][next[tag]++]];
       const size_t room = one.large ? 8192 : one.from.size() - 1;
-      EXPECT_EQ(world.b->accepted->PostReceive({tag, 3}, {one.to_region.view().Slice(0, room)},
-                                               &one.receive),
-                Posted::kAccepted);
+      const ReceiveTarget target{.out = one.to_region.view().Slice(0, room),
+                                 .sender_waits = one.waits};
+      EXPECT_EQ(world.b->accepted->PostReceive({tag, 3}, target, &one.receive), Posted::kAccepted);
     }
     return sent == kCount && received == kCount &&
            std::all_of(all.begin(), all.end(),

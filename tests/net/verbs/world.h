@@ -31,8 +31,10 @@ class ScriptedNode final : public TransportEvents {
   void OnBroken(Link&, const absl::Status& status) override { broken = status; }
 
   void OnMismatch(Link&, const absl::Status& status) override { mismatches.push_back(status); }
+  bool Wants(uint64_t tag) override { return tag != unwanted; }
 
   std::vector<absl::Status> mismatches;
+  uint64_t unwanted = UINT64_MAX;  // tag
   std::unique_ptr<ReceiveLink> accepted;
   std::unique_ptr<SendLink> out;
   absl::Status broken;
