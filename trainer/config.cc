@@ -553,6 +553,22 @@ std::string ResumeIdentity(const TrainConfig& config) {
   return identity;
 }
 
+absl::StatusOr<TrainConfig> LoadIdentity(absl::string_view identity) {
+  std::vector<std::string> pairs;
+  for (absl::string_view line : absl::StrSplit(identity, '\n', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits(" = ", 1));
+    std::string value(parts.second);
+    if (absl::StartsWith(value, "\"")) {
+      WEFT_ASSIGN_OR_RETURN(const toml::value root,
+                            ParseToml(absl::StrCat("text = ", value), std::string(parts.first)));
+      WEFT_ASSIGN_OR_RETURN(value, ValueText(root.at("text")));
+    }
+    pairs.push_back(absl::StrCat(parts.first, "=", value));
+  }
+  return LoadTrainConfig("", pairs);
+}
+
 std::string DescribeDifference(absl::string_view before, absl::string_view now) {
   std::vector<std::string> old_lines = absl::StrSplit(before, '\n');
   std::vector<std::string> new_lines = absl::StrSplit(now, '\n');

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -14,8 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/read_file.h"
 #include "base/status.h"
@@ -45,20 +42,6 @@ using train::TrainConfig;
 
 std::string BufferOf(const std::string& parameter) {
   return absl::StrCat(train::kParameterPrefix, parameter);
-}
-
-// "model.hidden = 64" as LoadTrainConfig takes it, "model.hidden=64"; texts stand in quotes.
-absl::StatusOr<std::string> ToOverride(absl::string_view line) {
-  const std::pair<std::string, std::string> parts = absl::StrSplit(line, absl::MaxSplits(" = ", 1));
-  std::string value = parts.second;
-  if (!value.empty() && value[0] == '"') {
-    const auto text = nlohmann::json::parse(value, nullptr, /*allow_exceptions=*/false);
-    if (!text.is_string()) {
-      return absl::DataLossError(absl::StrCat("its state 'identity' has the line ", line));
-    }
-    value = text.get<std::string>();
-  }
-  return absl::StrCat(parts.first, "=", value);
 }
 
 absl::Status CheckParameters(const Manifest& manifest, const std::vector<ParameterSpec>& specs) {
@@ -138,11 +121,7 @@ absl::StatusOr<TrainConfig> ConfigOf(const Manifest& manifest) {
   if (identity == manifest.states.end()) {
     return absl::FailedPreconditionError("it is no checkpoint of weft-train: no state 'identity'");
   }
-  std::vector<std::string> overrides;
-  for (const absl::string_view line : absl::StrSplit(identity->second, '\n', absl::SkipEmpty())) {
-    WEFT_ASSIGN_OR_RETURN(overrides.emplace_back(), ToOverride(line));
-  }
-  WEFT_ASSIGN_OR_RETURN(TrainConfig config, train::LoadTrainConfig("", overrides));
+  WEFT_ASSIGN_OR_RETURN(TrainConfig config, train::LoadIdentity(identity->second));
   const BufferLayout* tokens = manifest.Find(BufferOf("embedding.token"));
   if (tokens == nullptr || tokens->shape.empty()) {
     return absl::DataLossError(absl::StrCat("it has no buffer ", BufferOf("embedding.token")));

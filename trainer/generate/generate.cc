@@ -148,13 +148,22 @@ class Writer {
     }
     longest = std::min(context_, longest + std::min(context_, options_.tokens));
     const double each = static_cast<double>(Decoder::MemoryOf(model_, longest).count());
-    const double room = static_cast<double>(options_.memory.count());
-    if (room == 0 || each * static_cast<double>(slots_.size()) <= room) return absl::OkStatus();
+    const auto memory = static_cast<double>(options_.memory.count());
+    const double room = memory - ModelBytes();
+    if (memory == 0 || each * static_cast<double>(slots_.size()) <= room) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrFormat(
-        "batch = %d: %d texts of up to %d tokens take %.0f MiB at a time, and there are %.0f MiB; "
-        "%d at a time fit",
+        "batch = %d: %d texts of up to %d tokens take %.0f MiB at a time, and beside the model's "
+        "%.0f MiB there are %.0f MiB; %d at a time fit",
         options_.batch, slots_.size(), longest, each * static_cast<double>(slots_.size()) / kMiB,
-        room / kMiB, static_cast<int64_t>(room / each)));
+        ModelBytes() / kMiB, std::max(0.0, room) / kMiB,
+        static_cast<int64_t>(std::max(0.0, room) / each)));
+  }
+
+  double ModelBytes() const {
+    const int count = static_cast<int>(GptParameters(model_.config()).size());
+    double bytes = 0;
+    for (int i = 0; i < count; ++i) bytes += static_cast<double>(model_.parameter(i).nbytes());
+    return bytes;
   }
 
   // Begins texts in free slots, and goes on with those that outgrew the context, as many of them

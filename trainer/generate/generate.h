@@ -34,7 +34,7 @@ struct GenerateOptions {
   uint64_t seed = 1;         // of the first text
   int64_t batch = 1;         // texts at a time
   bool cut_prompts = false;  // of a prompt that is too long the newest tokens are read
-  Bytes memory;              // that the texts of a batch may take; 0: not checked
+  Bytes memory;              // that the model and the texts of a batch may take; 0: not checked
 };
 
 // InvalidArgument names the option, its value and what would be right.

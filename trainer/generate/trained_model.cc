@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "trainer/checkpoint/manifest.h"
@@ -28,34 +27,12 @@ bool IsThere(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// A string of ToToml's, or any other value as it is.
-std::string Unquoted(absl::string_view value) {
-  if (value.size() < 2 || value.front() != '"' || value.back() != '"') return std::string(value);
-  std::string text;
-  for (size_t i = 1; i + 1 < value.size(); ++i) {
-    if (value[i] == '\\' && i + 2 < value.size()) {
-      ++i;
-      text += value[i] == 'n' ? '\n' : value[i];
-    } else {
-      text += value[i];
-    }
-  }
-  return text;
-}
-
-// The config of the run, as far as ResumeIdentity() has it: its lines are "name = value".
 absl::StatusOr<TrainConfig> ConfigOf(const Manifest& manifest, const std::string& path) {
-  const auto identity = manifest.states.find("identity");
+  const auto identity = manifest.states.find(kIdentityState);
   if (identity == manifest.states.end()) {
     return absl::DataLossError(absl::StrCat(path, " is no checkpoint of weft-train"));
   }
-  std::vector<std::string> pairs;
-  for (absl::string_view line : absl::StrSplit(identity->second, '\n', absl::SkipEmpty())) {
-    const std::pair<absl::string_view, absl::string_view> parts =
-        absl::StrSplit(line, absl::MaxSplits(" = ", 1));
-    pairs.push_back(absl::StrCat(parts.first, "=", Unquoted(parts.second)));
-  }
-  absl::StatusOr<TrainConfig> config = LoadTrainConfig("", pairs);
+  absl::StatusOr<TrainConfig> config = LoadIdentity(identity->second);
   if (!config.ok()) return Annotate(config.status(), absl::StrCat("the model of ", path));
   const BufferLayout* table = manifest.Find("parameters.embedding.token");
   if (table == nullptr || table->elements % config->model.hidden != 0) {

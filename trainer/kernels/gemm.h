@@ -5,7 +5,8 @@
 //
 // Row-major. T is float or Bf16; sums are in fp32, and bf16 results are rounded once. OpenMP
 // threads, as many as at::set_num_threads set; the result does not depend on their number, to the
-// bit. Memory for panels is the calling thread's and kept for its next product.
+// bit, nor does a row of it on the other rows of a. Memory for panels is the calling thread's and
+// kept for its next product.
 //
 // tests/trainer/kernels/gemm_test.cc compares each, on every instruction set that the CPU has, with
 // a naive reference.

@@ -8,6 +8,7 @@
 #define WEFT_TRAINER_KERNELS_GEMM_AMX_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -32,6 +33,8 @@ class TileRegisters {
       uint8_t rows[16] = {};
     } shapes;
     for (int tile = 0; tile < 8; ++tile) shapes.row_bytes[tile] = 64, shapes.rows[tile] = 16;
+    // GCC before 12.4 and 13.3 takes _tile_loadconfig for a load of 8 bytes and no more.
+    asm volatile("" : : "r"(&shapes) : "memory");
     _tile_loadconfig(&shapes);
   }
   ~TileRegisters() { _tile_release(); }
@@ -125,7 +128,7 @@ void PackLeft(const GemmOperand<T>& a, int64_t panel, int64_t lines, int64_t fir
 
 // Where 32 rows of A lie: words from one row to the next, and from one block of steps to the next.
 struct Left {
-  const uint32_t* at = nullptr;
+  const Word32* at = nullptr;
   int64_t row = kUnitSteps, unit = kUnitWords;  // of a packed panel
 };
 inline Left PackedLeft(const uint32_t* panel) { return {.at = panel}; }
@@ -145,7 +148,7 @@ template <bool kAdvances = true>
   constexpr int64_t kStride = kTileColumns * sizeof(uint32_t);
   const int64_t a_stride = a.row * static_cast<int64_t>(sizeof(uint32_t));
   const int64_t stride = sums.stride * static_cast<int64_t>(sizeof(float));
-  const uint32_t* lower_a = a.at + kLanes * a.row;
+  const Word32* lower_a = a.at + kLanes * a.row;
   float* const lower = sums.at + kLanes * sums.stride;
   asm volatile("" : : : "memory");  // the compiler does not know what a tile is loaded from
   if (add) {
@@ -187,7 +190,7 @@ template <bool kAdvances = true>
   }
   for (int64_t step = 0; step < units * kUnitSteps; ++step) {
     const int64_t at = kAdvances ? step : step % kUnitSteps;
-    const uint32_t* const block = a.at + at / kUnitSteps * a.unit + at % kUnitSteps;
+    const Word32* const block = a.at + at / kUnitSteps * a.unit + at % kUnitSteps;
     AddStep<Bf16>([block, &a](int row) { return block[row * a.row]; }, b + at * kTileColumns, all);
   }
   for (int row = 0; row < kTileRows; ++row) {
@@ -196,6 +199,26 @@ template <bool kAdvances = true>
     }
   }
 #endif
+}
+
+// A panel of A times one of B into the first `rows` rows and `columns` columns of `sums`, which
+// begin with what is there where `add`. A sum has the same bits in a part of a tile as in a whole
+// one.
+[[gnu::always_inline]] inline void SumInPlace(int64_t units, const uint32_t* a, const uint32_t* b,
+                                              bool add, int64_t rows, int64_t columns,
+                                              const Sums& sums) {
+  if (rows == kTileRows && columns == kTileColumns) {
+    return SumUnits(units, PackedLeft(a), b, add, sums);
+  }
+  alignas(64) float tile[kTileRows * kTileColumns] = {};
+  const size_t bytes = static_cast<size_t>(columns) * sizeof(float);
+  for (int64_t row = 0; add && row < rows; ++row) {
+    __builtin_memcpy(tile + row * kTileColumns, sums.at + row * sums.stride, bytes);
+  }
+  SumUnits(units, PackedLeft(a), b, add, {tile, kTileColumns});
+  for (int64_t row = 0; row < rows; ++row) {
+    __builtin_memcpy(sums.at + row * sums.stride, tile + row * kTileColumns, bytes);
+  }
 }
 
 template <typename T>
@@ -225,7 +248,7 @@ template <typename T>
 [[gnu::always_inline]] inline void AddProductOfRows(int64_t depth, const T* a, int64_t a_stride,
                                                     int64_t /*count*/, const uint32_t* b, float* c,
                                                     int64_t stride) {
-  const Left left{reinterpret_cast<const uint32_t*>(a), a_stride / kDepth<T>, kUnitSteps};
+  const Left left{reinterpret_cast<const Word32*>(a), a_stride / kDepth<T>, kUnitSteps};
   SumUnits(Quotient(depth, kUnitDepth), left, b, true, {c, stride});
 }
 

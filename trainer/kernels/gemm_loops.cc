@@ -105,14 +105,13 @@ template <typename T, typename C>
   C* const c = p.c + (block.row + row) * p.stride + block.column + column;
 #if defined(WEFT_KERNELS_AMX)
   // Sums that are in memory as floats begin and end there.
-  const bool is_whole = rows == kTileRows && columns == kTileColumns;
   const int64_t units = pass.steps / kUnitSteps;
-  if (is_whole && apart && !pass.is_last) {
-    return SumUnits(units, PackedLeft(a), b, !pass.is_first, {kept, block.columns});
+  if (apart && !pass.is_last) {
+    return SumInPlace(units, a, b, !pass.is_first, rows, columns, {kept, block.columns});
   }
   if constexpr (std::is_same_v<C, float>) {
-    if (is_whole && p.bias == nullptr) {
-      return SumUnits(units, PackedLeft(a), b, p.add || !pass.is_first, {c, p.stride});
+    if (p.bias == nullptr) {
+      return SumInPlace(units, a, b, p.add || !pass.is_first, rows, columns, {c, p.stride});
     }
   }
 #endif

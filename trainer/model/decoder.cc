@@ -477,15 +477,20 @@ class TypedDecoder final : public Decoder {
 }  // namespace
 
 Bytes Decoder::MemoryOf(const Gpt& model, int64_t tokens) {
+  constexpr int64_t kHugePage = 2 << 20;  // bytes; the first token of a head may take one whole
   const ModelConfig& config = model.config();
-  // Activations of a step, as TypedDecoder has them.
-  int64_t elements =
-      8 * config.hidden + 2 * config.KvHidden() + (config.IsGated() ? 3 : 2) * config.ffn;
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    elements += 2 * config.KvHidden() * std::min(tokens, RoomOf(config, layer));
-  }
   const auto width = static_cast<int64_t>(c10::elementSize(model.dtype()));
-  return Bytes(elements * width + config.vocabulary * static_cast<int64_t>(sizeof(float)));
+  // Activations of a step, as TypedDecoder has them.
+  const int64_t elements =
+      8 * config.hidden + 2 * config.KvHidden() + (config.IsGated() ? 3 : 2) * config.ffn;
+  int64_t bytes = elements * width + config.vocabulary * static_cast<int64_t>(sizeof(float));
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const int64_t room = RoomOf(config, layer);
+    const int64_t token = config.hidden / config.heads * width;  // bytes of a head's keys
+    const int64_t pages = (std::min(tokens, room) * token + kHugePage - 1) / kHugePage;
+    bytes += 2 * config.KvHeads() * std::min(room * token, pages * kHugePage);
+  }
+  return Bytes(bytes);
 }
 
 std::unique_ptr<Decoder> Decoder::Create(const Gpt& model, int64_t sequences) {

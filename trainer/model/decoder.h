@@ -40,7 +40,8 @@ class Decoder {
   // For sequences [0, sequences), each of up to model.sequence tokens. Memory is taken as they
   // grow.
   static std::unique_ptr<Decoder> Create(const Gpt& model, int64_t sequences);
-  // Memory of a sequence that grows to `tokens` tokens: keys, values, activations and logits.
+  // Memory of a sequence that grows to `tokens` tokens: keys, values, activations and logits, where
+  // the kernel gives huge pages.
   static Bytes MemoryOf(const Gpt& model, int64_t tokens);
   virtual ~Decoder() = default;
 

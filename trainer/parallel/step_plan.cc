@@ -18,12 +18,16 @@ namespace {
 
 // The number of micro-batches where the config leaves it open: one without a pipeline; else the
 // most that divides the samples and is no more than four a stage, for a bubble of a fifth or less.
-int DefaultMicroBatches(const TrainConfig& config, int64_t rows, int stages) {
+// Ranks of a tensor axis have equally many of a micro-batch's tokens.
+int DefaultMicroBatches(const TrainConfig& config, const StepPlan& plan) {
+  const int stages = plan.sizes.pipeline;
   if (stages == 1) return 1;
   const int64_t unit =
       config.pipeline_schedule == topology::PipelineScheduleKind::kInterleaved ? stages : 1;
+  const int64_t rows = plan.local_rows, tokens = plan.TokensHeld(config.model.sequence);
   for (int64_t count = 4 * int64_t{stages}; count > 1; --count) {
-    if (rows % count == 0 && count % unit == 0) return static_cast<int>(count);
+    if (rows % count != 0 || count % unit != 0) continue;
+    if (rows / count * tokens % plan.sizes.tensor == 0) return static_cast<int>(count);
   }
   return 1;
 }
@@ -81,7 +85,7 @@ absl::StatusOr<StepPlan> StepPlan::Make(const TrainConfig& config, const Paralle
   plan.local_rows = config.global_batch / sizes.data;
   WEFT_RETURN_IF_ERROR(CheckBatchFits(plan.local_rows, config.model.sequence));
   const int64_t count = config.micro_batch == 0
-                            ? DefaultMicroBatches(config, plan.local_rows, sizes.pipeline)
+                            ? DefaultMicroBatches(config, plan)
                             : plan.local_rows / std::min(plan.local_rows, config.micro_batch);
   plan.micro_rows = plan.local_rows / count;
   if (plan.micro_rows * count != plan.local_rows ||

@@ -178,6 +178,20 @@ TEST(TrainConfigTest, IdentityIsWhatAResumedRunMustShare) {
               AllOf(HasSubstr("model.hidden = 256"), HasSubstr("model.hidden = 512")));
 }
 
+// What weft-generate reads of a checkpoint.
+TEST(TrainConfigTest, AnIdentityReadsBackAsTheRunsConfig) {
+  auto config = LoadTrainConfig(
+      "", {"data.prefix=a = \"b\"\\c\t\r\n\x1b \\u0041é", "train.seed=7", "model.style=llama",
+           "model.norm_epsilon=2e-6", "model.window_layers=0,2-3", "train.precision=bf16"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  auto again = LoadIdentity(ResumeIdentity(*config));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->data_prefix, config->data_prefix);
+  EXPECT_EQ(ResumeIdentity(*again), ResumeIdentity(*config));
+  EXPECT_EQ(LoadIdentity("data.prefix = \"x\nmodel.layers = 2\n").status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST(TrainConfigTest, SwigluWidthMakesUpForItsThirdMatrix) {
   auto config = LoadTrainConfig("", {"data.prefix=x", "model.activation=swiglu"});
   ASSERT_TRUE(config.ok());

@@ -229,11 +229,14 @@ TEST_F(GenerateTest, NamesALogitThatIsNotFinite) {
 
 TEST_F(GenerateTest, RefusesABatchThatMemoryDoesNotHold) {
   const std::vector<std::string> prompts(40, "a");
-  EXPECT_THAT(Refusal(prompts, {.tokens = 9, .batch = 40, .memory = KiB(100)}),
+  const Bytes model(ElementCount(GptParameters(model_->config())) * int64_t{sizeof(float)});
+  const Bytes memory = model + KiB(100);
+  EXPECT_THAT(Refusal(prompts, {.tokens = 9, .batch = 40, .memory = memory}),
               ::testing::AllOf(HasSubstr(absl::StrCat("batch = 40: 40 texts of up to ",
                                                       Begin("a").size() + 9, " tokens")),
                                HasSubstr("at a time fit")));
-  EXPECT_EQ(Write(prompts, {.tokens = 9, .batch = 5, .memory = KiB(100)}).texts.size(), 40U);
+  EXPECT_EQ(Write(prompts, {.tokens = 9, .batch = 5, .memory = memory}).texts.size(), 40U);
+  EXPECT_THAT(Refusal({"a"}, {.tokens = 9, .memory = model}), HasSubstr("; 0 at a time fit"));
 }
 
 TEST_F(GenerateTest, RefusesWhatCannotBe) {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -267,6 +268,54 @@ TEST(GemmThreadsTest, ResultsDoNotDependOnTheNumberOfThreads) {
   omp_set_num_threads(before);
   for (const std::vector<float>& c : results) {
     EXPECT_EQ(std::memcmp(c.data(), results[0].data(), c.size() * sizeof(float)), 0);
+  }
+}
+
+// The first rows of a product, beside rows of the same alone that begin elsewhere in a tile and may
+// be in a part of one.
+template <typename T, typename C>
+void ExpectRowsAlone(void (*multiply)(const GemmProblem<T, C>&), bool add, const Shape& shape,
+                     const std::string& name) {
+  Random random(19, 0);
+  const Matrix<T> a(shape.m, shape.k, shape.a_transposed, random);
+  const Matrix<T> b(shape.k, shape.n, shape.b_transposed, random);
+  const Matrix<C> before(shape.m, shape.n, false, random);
+  auto rows = [&](int64_t first, int64_t count) {
+    Matrix<C> c = before;
+    GemmProblem<T, C> problem{.m = count, .n = shape.n, .k = shape.k};
+    problem.a = a.operand();
+    problem.a.data += a.Index(first, 0);
+    problem.b = b.operand();
+    problem.c = c.values.data() + c.Index(first, 0);
+    problem.stride = c.stride;
+    problem.add = add;
+    multiply(problem);
+    return c;
+  };
+  const Matrix<C> all = rows(0, shape.m);
+  for (const auto& [first, count] : {std::pair{int64_t{0}, int64_t{1}}, {3, 7}, {5, 35}}) {
+    const Matrix<C> some = rows(first, count);
+    for (int64_t row = first; row < first + count; ++row) {
+      const size_t begin = all.Index(row, 0), columns = static_cast<size_t>(shape.n);
+      ASSERT_EQ(std::memcmp(&all.values[begin], &some.values[begin], columns * sizeof(C)), 0)
+          << name << (add ? ", added" : "") << ", row " << row << " of " << count << " from "
+          << first;
+    }
+  }
+}
+
+// To the bit: a text that a model continues does not depend on the texts beside it.
+TEST(GemmRowsTest, ARowsResultDependsOnNoRowBesideIt) {
+  for (const GemmTable& table : TestedGemmTables()) {
+    const std::string name = table.instruction_set;
+    for (bool transposed : {false, true}) {
+      const Shape shape{70, 75, 1605, transposed, !transposed};  // several passes
+      ExpectRowsAlone<Bf16, Bf16>(table.bf16, /*add=*/false, shape, name + " bf16");
+      for (bool add : {false, true}) {
+        ExpectRowsAlone<float, float>(table.f32, add, shape, name + " fp32");
+        ExpectRowsAlone<Bf16, float>(table.bf16_to_fp32, add, shape, name + " bf16 to fp32");
+      }
+    }
   }
 }
 

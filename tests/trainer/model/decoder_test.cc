@@ -162,6 +162,24 @@ TEST_P(DecoderTest, ASequenceThatBeginsAnewForgets) {
   EXPECT_EQ(used->length(0), 5);
 }
 
+// The keys of a head lie apart from those of the next: a few take as much as a page.
+TEST(DecoderMemoryTest, AShortTextOfALongContextTakesHugePages) {
+  constexpr int64_t kHugePage = 2 << 20;
+  ModelConfig config = SmallConfig();
+  config.position = PositionKind::kRotary;
+  config.sequence = 1 << 18;  // a head's keys: 8 numbers a token, 8 MiB
+  const Gpt model = RandomModel(config, at::kFloat);
+  const int64_t heads = 2 * config.layers * config.heads;  // of keys and of values
+  const int64_t few = Decoder::MemoryOf(model, 10).count();
+  EXPECT_GE(few, heads * kHugePage);
+  EXPECT_LT(few, heads * kHugePage + (1 << 20));
+  EXPECT_LT(Decoder::MemoryOf(model, config.sequence).count(), heads * 4 * kHugePage + (1 << 20));
+  // A context that is shorter than a page takes no more than itself.
+  const Gpt small = RandomModel(SmallConfig(), at::kFloat);
+  EXPECT_EQ(Decoder::MemoryOf(small, 3).count(), Decoder::MemoryOf(small, 12).count());
+  EXPECT_LT(Decoder::MemoryOf(small, 12).count(), 1 << 20);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Choices, DecoderTest,
     ::testing::Values(Choice{"Gpt2", [](ModelConfig&) {}},
