@@ -39,8 +39,8 @@ std::string SaveTimes::ToText() const {
   for (size_t phase = 0; phase < kSavePhases; ++phase) {
     const Time& time = times_[phase];
     absl::StrAppendFormat(&text, "%s%s %.2f (%.2f)", phase == 0 ? "" : ", ", kNames[phase],
-                          static_cast<double>(time.passed) * scale,
-                          static_cast<double>(time.processor) * scale);
+                          static_cast<double>(time.passed.load()) * scale,
+                          static_cast<double>(time.processor.load()) * scale);
   }
   return text;
 }

@@ -4,6 +4,7 @@
 #define WEFT_TRAINER_CHECKPOINT_SAVE_TIMES_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -20,7 +21,8 @@ enum class SavePhase : uint8_t {
 };
 inline constexpr size_t kSavePhases = static_cast<size_t>(SavePhase::kRemove) + 1;
 
-// Phases may be measured by one thread each at a time.
+// Several threads may measure at a time, the same phase as well. saves() and ToText() are for when
+// none does.
 class SaveTimes {
  public:
   // Adds what passes in its scope. A null `times` measures nothing.
@@ -45,7 +47,7 @@ class SaveTimes {
 
  private:
   struct Time {
-    int64_t passed = 0, processor = 0;  // nanoseconds
+    std::atomic<int64_t> passed = 0, processor = 0;  // nanoseconds
   };
   std::array<Time, kSavePhases> times_ = {};
   int64_t saves_ = 0;

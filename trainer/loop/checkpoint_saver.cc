@@ -71,9 +71,9 @@ absl::Status CheckpointSaver::BeginSave(const RunPosition& position, ParameterSe
   return Reschedule(position.step, absl::Seconds(waited_seconds_ - before), mean_step);
 }
 
-void CheckpointSaver::FinishCopy() {
+absl::Status CheckpointSaver::FinishCopy() {
   const Waiting waiting(waited_seconds_);
-  checkpoints_.FinishCopy();
+  return checkpoints_.FinishCopy();
 }
 
 void CheckpointSaver::NoteSaved(int64_t step, const absl::Status& failure) {

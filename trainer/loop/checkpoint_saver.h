@@ -56,8 +56,9 @@ class CheckpointSaver {
   // Aborted where another job has taken the run's folder; rank 0 only.
   absl::Status CheckLock() const;
 
-  // Waits until the state of a save in the background is copied and may change.
-  void FinishCopy();
+  // Waits until the state of a save in the background is copied and may change; why it could
+  // not be.
+  absl::Status FinishCopy();
 
   const absl::Status& unsaved() const { return unsaved_; }  // why the last that was due is missing
   int64_t failed() const { return failed_; }

@@ -14,21 +14,22 @@ namespace weft::train {
 
 class ComputeThreads {
  public:
-  // All ranks call it together, each on its thread that computes, after LibTorch has been told of
-  // `threads`. That thread is free again when the object goes; LibTorch's others stay bound.
+  // All ranks call this together, each on its computing thread, after LibTorch has been given the
+  // number `threads`. The destructor unbinds that thread; LibTorch's other threads stay bound.
   static absl::StatusOr<ComputeThreads> Bind(const ParallelGroups& groups, int threads);
 
-  // The calling thread, which is Bind's, is free until Rebind: threads that it starts meanwhile may
-  // run everywhere. No-ops where nothing is bound.
+  // Unbinds the calling thread, the one that called Bind, until Rebind: threads that it starts in
+  // between may run on any CPU. Both do nothing where no thread is bound.
   void Unbind() { binding_.reset(); }
   void Rebind();
 
-  // "bound to CPUs 0, 1 (rank 0), 2, 3 (rank 1)", or "not bound: " and why; the first rank's host.
+  // "bound to CPUs 0, 1 (rank 0), 2, 3 (rank 1)", or "not bound: " and why; for the host of
+  // the first rank.
   const std::string& description() const { return description_; }
 
  private:
   std::optional<ThreadBinding> binding_;
-  int cpu_ = -1;  // of the calling thread; below 0: it is not bound
+  int cpu_ = -1;  // to which the thread that called Bind is bound; below 0: it is not bound
   std::string description_;
 };
 

@@ -1,7 +1,7 @@
 // The number that the loss is multiplied by before the backward pass, so that gradients fit fp16's
 // range (Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2), and how it
-// moves: halved by a step that is not finite, doubled by so many finite ones in a row. It counts
-// the steps that were left out, too, with any number type.
+// changes: a step with non-finite gradients halves it, train.loss_scale_steps finite steps in a row
+// double it. This class also counts the steps that were left out, with any number type.
 #ifndef WEFT_TRAINER_LOOP_LOSS_SCALE_H_
 #define WEFT_TRAINER_LOOP_LOSS_SCALE_H_
 
@@ -16,18 +16,19 @@ namespace weft::train {
 
 class LossScale {
  public:
-  // Stays 1 but for fp16.
+  // With fp16 the scale begins at train.loss_scale; with other number types it stays 1.
   explicit LossScale(const TrainConfig& config);
 
   double value() const { return value_; }
   // Steps so far that were not finite, after which nothing was updated.
   int64_t left_out() const { return left_out_; }
-  // After a step; every rank alike. Not finite: whether a smaller scale is left to be tried.
+  // Called after each step, with the same value on every rank. For a step that is not finite,
+  // returns whether a smaller scale is left to try.
   bool Adapt(bool is_finite);
 
-  // For a checkpoint.
+  // The state as text, for a checkpoint.
   std::string ToText() const;
-  // InvalidArgument: the text is none of ToText's.
+  // InvalidArgument: ToText has not written this text.
   absl::Status FromText(absl::string_view text);
 
  private:

@@ -11,10 +11,11 @@
 
 namespace weft::train {
 
-// FLOP/s of all ranks together: train.peak_tflops each, or measured, a product of two 1024 x 1024
-// matrices (on a GPU 8192 x 8192) in the compute type, repeated by `library` for a fifth of a
-// second on all ranks at once. `known`: what an earlier call in this process has returned, 0: there
-// was none; where a rank knows it, a new one included that others tell it, nothing is measured.
+// FLOP/s of all ranks together. Each rank counts as train.peak_tflops or, if that is 0, as
+// measured: all ranks at once multiply two 1024 x 1024 matrices (on a GPU 8192 x 8192) in the
+// compute type for a fifth of a second, with `libraries`. `known`: the result of an earlier call in
+// this process, 0: there was none. If any rank has a `known`, all ranks return it and nothing is
+// measured.
 absl::StatusOr<double> PeakFlops(const TrainConfig& config, const GemmLibraries& libraries,
                                  at::Device device, double known, Group& group);
 

@@ -20,7 +20,8 @@
 
 namespace weft::train {
 
-// In order. A phase ends where it is noted, and begins where the one before it ended.
+// In order of time. A phase ends when Note is called for it, and begins when the phase before it
+// ended.
 enum class RecoveryPhase : uint8_t {
   kStart,  // the launcher, or the driver, has decided and started the process, or woken a spare one
   kLoad,   // the process has loaded its libraries, or the spare one has its place
@@ -34,19 +35,22 @@ absl::string_view NameOf(RecoveryPhase phase);  // "first step"
 
 class RecoveryPhases {
  public:
-  // Of nobody: Note does nothing.
+  // Phases of no recovery: Note does nothing.
   RecoveryPhases() = default;
-  // Of this process, by its environment; of nobody where no process was in its place before it.
-  // `loaded_ns`: when it could begin, by SystemClock; `is_spare`: it had waited for its place.
+  // Phases of this process, by its environment; of no recovery where it replaces no other process.
+  // `loaded_ns`: SystemClock's time at which this process could begin; `is_spare`: this process was
+  // a spare one.
   static RecoveryPhases FromEnvironment(int64_t loaded_ns, bool is_spare);
 
-  // Whether there is something to be told: until all phases have been, once.
+  // Whether the phases are still to be printed: until Done().
   bool is_pending() const { return pending_; }
-  // The phase ends now. One that ended before, and all after it, begin anew: they came to nothing.
+  // Ends the phase now. If it had ended before, that end and those of all later phases are dropped:
+  // the work was done in vain.
   void Note(RecoveryPhase phase);
   void Done() { pending_ = false; }
 
-  // For rank 0, and back; "": nothing. kDataLoss: the text is none of ours.
+  // As text that is sent to rank 0, which reads it by FromText; "": no recovery. kDataLoss: ToText
+  // has not written this text.
   std::string ToText() const;
   static absl::StatusOr<RecoveryPhases> FromText(absl::string_view text);
 
@@ -55,8 +59,8 @@ class RecoveryPhases {
   int rank() const { return rank_; }
   int generation() const { return generation_; }
   bool is_spare() const { return spare_; }
-  // When the launcher saw the end of the process before; where that ended on another host: when
-  // this one was started.
+  // When the launcher saw the end of the replaced process; if that ended on another host, when this
+  // process was started. CLOCK_MONOTONIC of this host.
   int64_t begin_ns() const { return begin_ns_; }
   // Milliseconds of each phase that has ended.
   std::vector<std::pair<RecoveryPhase, double>> Milliseconds() const;

@@ -17,8 +17,9 @@
 namespace weft::train {
 
 struct RunData {
-  // Opens what is not open yet. `wants_tokenizer`: rank 0 writes text with it at the end only, but
-  // a run that is to fail for it fails at once. After an error it may be called again.
+  // Opens what is not open yet. `wants_tokenizer`: also opens the tokenizer; rank 0 uses it only at
+  // the end of the run, but a run without a readable tokenizer is to fail at once. After an error
+  // this may be called again.
   absl::Status Open(const TrainConfig& config, bool wants_tokenizer);
 
   DatasetInfo info;
@@ -28,7 +29,7 @@ struct RunData {
  private:
   absl::Status OpenTokenizer(const TrainConfig& config);
 
-  std::string opened_;  // what of the config the streams are of
+  std::string opened_;  // values of the config's keys that the open streams depend on
 };
 
 }  // namespace weft::train

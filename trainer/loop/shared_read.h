@@ -17,22 +17,23 @@
 
 namespace weft::train {
 
-// Over all ranks.
+// Bytes, summed over all ranks.
 struct ReadTotals {
   int64_t read_bytes = 0;     // from storage
-  int64_t minimum_bytes = 0;  // of all tensors that anybody needs, once each
-  int64_t needed_bytes = 0;   // what the ranks got
-  int64_t passed_bytes = 0;   // of these, from another rank
+  int64_t minimum_bytes = 0;  // size of all tensors that any rank needs, each counted once
+  int64_t needed_bytes = 0;   // handed to the ranks
+  int64_t passed_bytes = 0;   // part of needed_bytes that came from another rank
 };
 
-// Elements of a need of this rank, from its element `to` on.
+// Receives elements of this rank's needs[need]; the first of them is its element number `to`.
 using TakeElements =
     std::function<void(size_t need, int64_t to, absl::Span<const std::byte> elements)>;
 
-// Called by all ranks with the same manifest, each with its own needs, of buffers of the manifest.
-// `take` gets each element of them once; what it has got is worth something only if the outcome,
-// the same on all ranks, is OK: checksums are known at the end. IsDamage tells files that are
-// wrong. `holders` as of PlanRead. `round_bytes`: what a rank reads before it passes it on.
+// All ranks call this with the same manifest, each with its own needs, which are parts of buffers
+// of the manifest. `take` gets each needed element once. The elements are valid only if the result,
+// the same on all ranks, is OK, because checksums are compared at the end. IsDamage(status) is true
+// if files are damaged. `holders`: as for PlanRead. `round_bytes`: bytes that a rank reads before
+// it passes them on.
 absl::StatusOr<ReadTotals> ReadTogether(const CheckpointReader& reader,
                                         const std::vector<ReadNeed>& needs, Group& group,
                                         const TakeElements& take,

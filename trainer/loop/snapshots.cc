@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "topology/host/thread_binding.h"
 #include "trainer/device/side_stream.h"
+#include "trainer/groups/status_error.h"
 
 namespace weft::train {
 namespace {
@@ -245,10 +246,12 @@ absl::Status Snapshots::Begin(const RunPosition& position, ParameterSets& parame
   pair.own.position.step = pair.other.position.step = -1;
   copying_ = StartUnbound([this, position, &pair, &parameters, &group = *groups.snapshots,
                            beside = SideStream(DeviceOf(parameters))]() mutable {
-    if (before_copy_) before_copy_();
-    beside.Run([&] { Pack(StateOf(parameters), pair.own.state); });
-    pair.own.position = position;
-    return Exchange(pair, group, sends_, kept_for_ >= 0);
+    return Guarded([&] {
+      if (before_copy_) before_copy_();
+      beside.Run([&] { Pack(StateOf(parameters), pair.own.state); });
+      pair.own.position = position;
+      return Exchange(pair, group, sends_, kept_for_ >= 0);
+    });
   });
   return absl::OkStatus();
 }

@@ -37,7 +37,7 @@
 #include "absl/status/statusor.h"
 #include "base/units.h"
 #include "trainer/groups/parallel_groups.h"
-#include "trainer/loop/checkpoints.h"
+#include "trainer/loop/saved_state.h"
 #include "trainer/parallel/parameter_sets.h"
 
 namespace weft::train {

@@ -25,30 +25,30 @@ inline constexpr Bytes kTraceBytesMost = MiB(64);
 
 class StepTrace {
  public:
-  // `first`: spans of the first step, about; twice as many have place. 0 steps: next to no ring,
-  // for what else the spans are written to.
+  // `first`: estimated spans of the first step; the ring has room for twice as many. With 0 steps
+  // the ring is as small as possible: spans are then recorded only for their other readers.
   StepTrace(std::vector<std::string> tracks, int64_t steps, size_t first,
             Bytes most = kTraceBytesMost);
 
   Trace& trace() { return trace_; }
-  // Before the first span of `step`; what is recorded from now on is the step's.
+  // Called before the first span of `step`: all spans recorded from now on belong to that step.
   void BeginStep(int64_t step);
 
-  // The first of the last steps, `steps` of them or those that there are.
+  // The first of the last `steps` steps, or the first step if there are fewer.
   int64_t wanted_step() const;
-  // The first of these from which on all spans are there; the step after the last one where even of
-  // that some are lost.
+  // The first step from wanted_step() on of which, and after which, no span is lost; the number
+  // after the last step if even that step has lost spans.
   int64_t whole_step() const;
   // The spans that were recorded from wanted_step() on, before `first_step`.
   uint64_t SpansBefore(int64_t first_step) const;
-  // The most that one of the last steps recorded.
+  // The most spans that one of the last steps has recorded.
   uint64_t spans_of_a_step() const { return largest_; }
   Bytes bytes() const;
 
  private:
   struct Begun {
     int64_t step = 0;
-    uint64_t recorded = 0;  // by the trace, before
+    uint64_t recorded = 0;  // spans that the trace had recorded before this step
   };
   const int64_t steps_;
   const size_t most_;  // spans

@@ -14,20 +14,10 @@
 #include "trainer/groups/parallel_groups.h"
 #include "trainer/loop/checkpoint_saver.h"
 #include "trainer/loop/checkpoints.h"
-#include "trainer/loop/step.h"
+#include "trainer/loop/step_account.h"
+#include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
-
-// The time of this process's steps, in seconds.
-struct RunTotals {
-  int64_t steps = 0;
-  double seconds = 0;
-  double exposed_seconds = 0;    // waited for communication
-  double bubble_seconds = 0;     // waited because of the pipeline's schedule
-  double bubble_share = 0;       // of all stages; summed over steps
-  double mfu = 0, mfu_full = 0;  // times the steps' seconds
-  double snapshot_seconds = 0;
-};
 
 // What a rank's memory grows by while it trains, beside what was expected.
 class MemoryUse {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -14,19 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "base/trace.h"
 #include "trainer/data/batch_loader.h"
 #include "trainer/device/device.h"
 #include "trainer/files/file.h"
-#include "trainer/generate/generate.h"
 #include "trainer/generate/trained_model.h"
 #include "trainer/kernel_choice/kernel_choice.h"
 #include "trainer/loop/checkpoint_saver.h"
@@ -37,43 +31,18 @@
 #include "trainer/loop/metrics_log.h"
 #include "trainer/loop/peak.h"
 #include "trainer/loop/progress.h"
+#include "trainer/loop/run_start.h"
+#include "trainer/loop/run_timeline.h"
+#include "trainer/loop/sample_text.h"
 #include "trainer/loop/step.h"
+#include "trainer/loop/step_account.h"
 #include "trainer/loop/step_trace.h"
 #include "trainer/loop/summary.h"
 #include "trainer/memory/memory.h"
-#include "trainer/plot/timeline.h"
 #include "trainer/profile/work_time.h"
 
 namespace weft::train {
 namespace {
-
-constexpr int64_t kTimelineSteps = 2;  // that timeline.svg shows
-
-// What a step took on this rank.
-struct StepCost {
-  double seconds = 0;
-  WorkSeconds work;
-  int64_t page_faults = 0;
-  int64_t memory_mappings = 0;
-};
-
-// The lines of a config's text whose values are not the defaults, below their sections.
-std::string ChangedSettings(const std::string& text) {
-  const absl::StatusOr<TrainConfig> standard = LoadTrainConfig("", {});
-  if (!standard.ok()) return text;
-  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
-  const std::vector<std::string> defaults = absl::StrSplit(standard->text, '\n');
-  std::string changed;
-  absl::string_view section, named;
-  for (size_t i = 0; i < lines.size(); ++i) {  // the same keys in one order
-    if (absl::StartsWith(lines[i], "[")) section = lines[i];
-    if (i < defaults.size() && lines[i] == defaults[i]) continue;
-    if (named != section) absl::StrAppend(&changed, section, "\n");
-    named = section;
-    absl::StrAppend(&changed, lines[i], "\n");
-  }
-  return changed;
-}
 
 class Run {
  public:
@@ -95,10 +64,9 @@ class Run {
 
   // Nothing in the background uses parameters or groups afterwards. Its error is the run's, or
   // comes from it.
-  void Settle() {
+  void Settle(const absl::Status& why) {
     if (options_.snapshots != nullptr) options_.snapshots->Finish().IgnoreError();
-    SavedInBackground saved;
-    checkpoints_.Finish(saved).IgnoreError();
+    checkpoints_.Settle(why);
   }
 
   absl::StatusOr<RunOutcome> Execute() {
@@ -125,19 +93,21 @@ class Run {
     position_.gemm = gemm_.text;
     position_.attention = attention_.text;
     double* const known = options_.peak_flops;
-    WEFT_ASSIGN_OR_RETURN(peak_flops_, PeakFlops(config_, gemm_.libraries, device_,
-                                                 known != nullptr ? *known : 0, group_));
-    if (known != nullptr) *known = peak_flops_;
+    WEFT_ASSIGN_OR_RETURN(const double peak, PeakFlops(config_, gemm_.libraries, device_,
+                                                       known != nullptr ? *known : 0, group_));
+    if (known != nullptr) *known = peak;
+    account_.set_peak_flops(peak);
     WEFT_RETURN_IF_ERROR(group_.Agree(PrepareFolder()));
     WEFT_RETURN_IF_ERROR(StartLoader());
-    if (is_first()) PrintStart();
+    if (is_first()) TellStart();
     ForgetTensorPeak();
     WEFT_ASSIGN_OR_RETURN(bool stopped, Loop());
     WEFT_RETURN_IF_ERROR(Require("remote checkpoint", [&] { return checkpoints_.FinishMirror(); }));
-    WEFT_ASSIGN_OR_RETURN(memory_report_, memory_.Report(stepper_->plan(), gemm_.libraries));
+    WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> memory,
+                          memory_.Report(stepper_->plan(), gemm_.libraries));
     GiveBackFreeMemory();
     WEFT_RETURN_IF_ERROR(WriteTrace());
-    if (!stopped) WEFT_RETURN_IF_ERROR(Finish());
+    if (!stopped) WEFT_RETURN_IF_ERROR(Finish(memory));
     WEFT_RETURN_IF_ERROR(Require("metrics", [this] { return metrics_->Finish(); }));
     if (!saver_.unsaved().ok()) {
       outcome_.missing.push_back(absl::StrCat("checkpoint ", saver_.last_failed()));
@@ -151,7 +121,6 @@ class Run {
   std::string Path(absl::string_view name) const {
     return absl::StrCat(options_.run_dir, "/", name);
   }
-  int64_t tokens_per_step() const { return config_.global_batch * config_.model.sequence; }
 
   absl::Status CheckSameConfig() {
     std::string mine =
@@ -257,7 +226,7 @@ class Run {
     return absl::OkStatus();
   }
 
-  void PrintStart() {
+  void TellStart() {
     if (options_.recovered) {
       progress_->Note(absl::StrFormat("all ranks are here again: goes on after step %d, from %s",
                                       position_.step,
@@ -266,65 +235,27 @@ class Run {
                                                    : "the beginning"));
       return;
     }
-    absl::FPrintF(stderr, "%s(what differs from the defaults; all settings: %s)\n\n",
-                  ChangedSettings(config_.text), Path("config.toml"));
-    progress_->Note(absl::StrFormat(
-        "%.2f M parameters, %d ranks%s x %d threads, %s compute on %s, products by %s, "
-        "attention by %s, peak %.0f GFLOP/s",
-        static_cast<double>(ElementCount(GptParameters(config_.model))) / 1e6, group_.size(),
-        DescribeLayout(), options_.threads, NameOf(config_.precision), DescribeDevice(device_),
-        gemm_.description, attention_.description, peak_flops_ / 1e9));
-    if (threads_) progress_->Note(absl::StrCat("compute threads ", threads_->description()));
-    if (const Bytes packed = stepper_->packed_bytes(); packed.count() > 0) {
-      progress_->Note(absl::StrFormat("weights packed once a step: %.1f MiB (train.pack_weights)",
-                                      static_cast<double>(packed.count()) / (1 << 20)));
-    } else if (options_.config.pack_weights && !config_.pack_weights) {
-      progress_->Note("weights are not packed once a step: there is no memory for the copies");
-    }
-    for (const KernelChoice* choice : {&gemm_, &attention_}) {
-      for (const KernelRates& row : choice->rates) PrintRates(row);
-      if (!choice->note.empty()) progress_->Note(choice->note);
-    }
+    PrintStart({.run_dir = options_.run_dir,
+                .config = config_,
+                .wants_packed = options_.config.pack_weights,
+                .plan = stepper_->plan(),
+                .ranks = group_.size(),
+                .threads = options_.threads,
+                .device = device_,
+                .gemm = gemm_,
+                .attention = attention_,
+                .peak_flops = account_.peak_flops(),
+                .bound_threads = threads_ ? threads_->description() : "",
+                .packed = stepper_->packed_bytes(),
+                .resume = options_.resume,
+                .resumed = resumed_,
+                .step = position_.step,
+                .loaded_from = checkpoints_.loaded_from(),
+                .read = checkpoints_.read()},
+               *progress_);
     if (resumed_) {
-      NoteResumed();
-    } else if (options_.resume) {
-      progress_->Note("no checkpoint yet: starting from the beginning");
+      metrics_->AppendResumed(position_.step, checkpoints_.loaded_from(), checkpoints_.read());
     }
-  }
-
-  void PrintRates(const KernelRates& row) {
-    std::string text = absl::StrFormat("rate %-22s  %5d rows: weft %4.0f, aten %4.0f", row.name,
-                                       row.rows, row.weft / 1e9, row.aten / 1e9);
-    if (row.onednn > 0) absl::StrAppendFormat(&text, ", onednn %4.0f", row.onednn / 1e9);
-    absl::StrAppend(&text, " GFLOP/s");
-    if (row.part < 1) absl::StrAppendFormat(&text, ", from %.1f %% of the shape", 100 * row.part);
-    progress_->Note(text);
-  }
-
-  void NoteResumed() {
-    const ReadTotals& read = checkpoints_.read();
-    auto mebibytes = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-    progress_->Note(absl::StrFormat("resumed after step %d, from %s", position_.step,
-                                    checkpoints_.loaded_from()));
-    progress_->Note(absl::StrFormat(
-        "read %.1f MiB of it, where %.1f is the least; the ranks needed %.1f MiB, %.1f of them "
-        "passed on by others",
-        mebibytes(read.read_bytes), mebibytes(read.minimum_bytes), mebibytes(read.needed_bytes),
-        mebibytes(read.passed_bytes)));
-    metrics_->AppendResumed(position_.step, checkpoints_.loaded_from(), read);
-  }
-
-  // " (tensor 2 x context 1 x data 1 x pipeline 2, 8 micro-batches, 1f1b)"; "" where all ranks are
-  // data-parallel.
-  std::string DescribeLayout() const {
-    const StepPlan& plan = stepper_->plan();
-    if (plan.sizes.tensor * plan.sizes.context * plan.pipeline.depth() == 1) return "";
-    std::string text =
-        absl::StrCat(" (tensor ", plan.sizes.tensor, " x context ", plan.sizes.context, " x data ",
-                     plan.sizes.data, " x pipeline ", plan.sizes.pipeline, ", ",
-                     plan.pipeline.micro_batches, " micro-batches");
-    if (plan.sizes.pipeline > 1) absl::StrAppend(&text, ", ", ToString(plan.pipeline.kind));
-    return text + ")";
   }
 
   // Whether it was stopped before the last step.
@@ -334,20 +265,15 @@ class Run {
       int64_t step = position_.step + 1;
       if (groups_.records != nullptr) groups_.records->SetStep(step);
       if (steps_trace_) steps_trace_->BeginStep(step);
-      TakeWorkSeconds();
-      const int64_t faults = MinorFaults(), mappings = TensorMappings();
+      account_.Begin(start);
       absl::StatusOr<Batch> batch = NextBatch(step);
       bool stop_requested = options_.stop != nullptr && options_.stop->load();
       WEFT_ASSIGN_OR_RETURN(StepResult result, stepper_->Step(step, batch, stop_requested));
-      const int64_t end = SystemClock::Nanoseconds();
-      double seconds = static_cast<double>(end - start) * 1e-9;
-      const StepCost cost{seconds, TakeWorkSeconds(), MinorFaults() - faults,
-                          TensorMappings() - mappings};
-      RecordStep(step, result, start, end);
+      RecordStep(step, result, start, account_.End());
       if (std::exchange(tells_phases_, false)) WEFT_RETURN_IF_ERROR(TellPhases(step));
       position_ = {step, loader_->position(), stepper_->loss_scale().ToText(), position_.gemm,
                    position_.attention};
-      WEFT_RETURN_IF_ERROR(AfterStep(result, cost));
+      WEFT_RETURN_IF_ERROR(AfterStep(result));
       if (result.stop && step < config_.steps) {
         WEFT_RETURN_IF_ERROR(Save());
         if (is_first()) {
@@ -407,51 +333,21 @@ class Run {
     record.end_ns = end_ns;
     record.step = step;
     record.loss = result.loss;
-    record.tokens = static_cast<uint64_t>(tokens_per_step());
+    record.tokens = static_cast<uint64_t>(account_.tokens_per_step());
     const double bubble = result.bubble ? result.bubble->seconds : 0;
     record.exposed_ns = static_cast<int64_t>((result.exposed.total() + bubble) * 1e9);
     groups_.records->Write(record);
   }
 
-  absl::Status AfterStep(const StepResult& result, const StepCost& cost) {
-    const double seconds = cost.seconds;
-    int64_t step = position_.step;
-    StepMetrics metrics;
-    metrics.step = step;
-    metrics.loss = result.loss;
-    metrics.gradient_norm = result.gradient_norm;
-    metrics.learning_rate = result.learning_rate;
-    metrics.tokens = step * tokens_per_step();
-    metrics.step_seconds = seconds;
-    metrics.tokens_per_second = static_cast<double>(tokens_per_step()) / seconds;
-    metrics.exposed = result.exposed;
-    metrics.work = cost.work;
-    metrics.page_faults = cost.page_faults;
-    metrics.memory_mappings = cost.memory_mappings;
-    if (config_.model.HasExperts()) {
-      metrics.router = {result.balance_loss, result.router_z_loss, result.dropped};
-    }
-    metrics.tensors = TensorMemory();
-    metrics.anonymous = AnonymousMemory();
-    metrics.resident_peak = PeakResidentMemory();
-    metrics.bubble = result.bubble;
-    const double rate = metrics.tokens_per_second / peak_flops_;
-    metrics.mfu = rate * TrainingFlopsPerToken(config_.model, AttentionFlops::kCausal);
-    metrics.mfu_full = rate * TrainingFlopsPerToken(config_.model, AttentionFlops::kFull);
+  absl::Status AfterStep(const StepResult& result) {
+    const int64_t step = position_.step;
+    StepMetrics metrics = account_.MetricsOf(step, result);
     bool is_last = step == config_.steps;
     if (is_last || (config_.validation_every > 0 && step % config_.validation_every == 0)) {
       WEFT_ASSIGN_OR_RETURN(validation_loss_, Validate());
       metrics.validation_loss = validation_loss_;
     }
-    totals_.seconds += seconds;
-    totals_.exposed_seconds += result.exposed.total();
-    if (result.bubble) {
-      totals_.bubble_seconds += result.bubble->seconds;
-      totals_.bubble_share += result.bubble->share;
-    }
-    totals_.mfu += metrics.mfu * seconds;
-    totals_.mfu_full += metrics.mfu_full * seconds;
-    ++totals_.steps;
+    account_.Count(metrics);
     if (is_first()) LogStep(result, metrics);
     if (is_last) return Save();
     if (saver_.IsDue(step)) {
@@ -468,7 +364,7 @@ class Run {
     const bool is_new = options_.snapshots->bytes() == Bytes(0);
     const int64_t start = SystemClock::Nanoseconds();
     WEFT_RETURN_IF_ERROR(options_.snapshots->Begin(position_, stepper_->parameters(), groups_));
-    totals_.snapshot_seconds += static_cast<double>(SystemClock::Nanoseconds() - start) * 1e-9;
+    account_.AddSnapshot(static_cast<double>(SystemClock::Nanoseconds() - start) * 1e-9);
     if (is_new && is_first()) {
       progress_->Note(absl::StrFormat(
           "snapshots of the last 2 steps, of %s: %.1f MiB in memory (recovery.snapshot)",
@@ -481,10 +377,10 @@ class Run {
   // Ends the step before's copies, in the step that is about to change the state.
   absl::Status FinishCopies() {
     TraceScope scope(trace_, "wait_snapshot", kComputeTrack, position_.step);
-    saver_.FinishCopy();
+    absl::Status status = saver_.FinishCopy();
     const int64_t copied = SystemClock::Nanoseconds();
-    const absl::Status status = TakesSnapshots() ? options_.snapshots->Finish() : absl::OkStatus();
-    totals_.snapshot_seconds += static_cast<double>(SystemClock::Nanoseconds() - copied) * 1e-9;
+    if (TakesSnapshots()) status.Update(options_.snapshots->Finish());
+    account_.AddSnapshot(static_cast<double>(SystemClock::Nanoseconds() - copied) * 1e-9);
     return status;
   }
 
@@ -496,17 +392,12 @@ class Run {
 
   absl::Status Save() {
     TraceScope scope(trace_, "checkpoint", kComputeTrack, position_.step);
-    return saver_.Save(position_, stepper_->parameters(), mean_step());
+    return saver_.Save(position_, stepper_->parameters(), account_.mean_step());
   }
 
   absl::Status SaveAfterStep() {
     TraceScope scope(trace_, "checkpoint", kComputeTrack, position_.step);
-    return saver_.SaveAfter(position_, stepper_->parameters(), mean_step());
-  }
-
-  absl::Duration mean_step() const {
-    if (totals_.steps == 0) return absl::ZeroDuration();
-    return absl::Seconds(totals_.seconds / static_cast<double>(totals_.steps));
+    return saver_.SaveAfter(position_, stepper_->parameters(), account_.mean_step());
   }
 
   // `write`, on rank 0, writes a file that a finished run must have.
@@ -528,45 +419,17 @@ class Run {
 
   absl::Status WriteTrace() {
     if (config_.trace_steps == 0) return absl::OkStatus();
-    // Steps that are whole on every rank.
-    const int64_t wanted = steps_trace_->wanted_step();
-    int64_t first = steps_trace_->whole_step();
-    WEFT_ASSIGN_OR_RETURN(std::vector<std::string> parts, group_.Gather(absl::StrCat(first)));
-    for (const std::string& part : parts) {
-      int64_t of_rank = 0;
-      if (absl::SimpleAtoi(part, &of_rank)) first = std::max(first, of_rank);
-    }
-    const uint64_t lost = steps_trace_->SpansBefore(first);
-    WEFT_ASSIGN_OR_RETURN(parts, group_.GatherOnFirst(ChromeEvents(*trace_, group_.rank(), first)));
-    std::string other;
-    if (lost > 0) {
-      other =
-          absl::StrFormat(R"({"first_step":%d,"first_step_wanted":%d,"lost_spans_of_rank_0":%d})",
-                          first, wanted, lost);
-    }
-    if (lost > 0 && is_first()) {
-      WEFT_LOG_WARN("trace.json begins with step ", first, " and not with step ", wanted,
-                    " (log.trace_steps = ", config_.trace_steps, "): a step has up to ",
-                    steps_trace_->spans_of_a_step(), " spans, and a rank keeps ",
-                    steps_trace_->bytes().count() >> 20, " MiB of them; ", lost,
-                    " older ones of rank 0 are lost");
-    }
-    return Require("timeline", [&] { return WriteTimeline(parts, other); });
-  }
-
-  absl::Status WriteTimeline(const std::vector<std::string>& parts, const std::string& other) {
-    WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("trace.json"), MergeChromeJson(parts, other)));
-    WEFT_ASSIGN_OR_RETURN(std::vector<TimelineSpan> spans, ParseTimeline(parts));
-    const std::string picture = DrawTimeline(spans, TraceTrackNames(), kTimelineSteps);
-    return picture.empty() ? absl::OkStatus() : WriteFileAtomically(Path("timeline.svg"), picture);
+    WEFT_ASSIGN_OR_RETURN(const RunTimeline timeline,
+                          GatherTimeline(*steps_trace_, config_.trace_steps, group_));
+    return Require("timeline", [&] { return WriteTimeline(timeline, options_.run_dir); });
   }
 
   // After the last step: losses, samples, the exported model.
-  absl::Status Finish() {
+  absl::Status Finish(const std::vector<std::string>& memory) {
     if (std::isnan(validation_loss_)) {  // resumed at the end
       WEFT_ASSIGN_OR_RETURN(validation_loss_, Validate());
     }
-    return Require("sample text and model", [this] { return FinishFirst(); });
+    return Require("sample text and model", [&] { return FinishFirst(memory); });
   }
 
   // The model after the last step, from the run's folder. A run that was resumed after that step
@@ -575,11 +438,11 @@ class Run {
     const std::string own = absl::StrCat(Path("checkpoints"), "/", CheckpointName(position_.step));
     const std::string& loaded = checkpoints_.loaded_from();
     absl::StatusOr<std::vector<at::Tensor>> last = LoadModel(own, config_.model, config_.precision);
-    if (last.ok() || totals_.steps > 0 || loaded.empty() || loaded == own) return last;
+    if (last.ok() || account_.totals().steps > 0 || loaded.empty() || loaded == own) return last;
     return LoadModel(loaded, config_.model, config_.precision);
   }
 
-  absl::Status FinishFirst() {
+  absl::Status FinishFirst(const std::vector<std::string>& memory) {
     progress_->Finish();
     Gpt* model = stepper_->whole_model();
     std::unique_ptr<Gpt> assembled;
@@ -591,7 +454,8 @@ class Run {
       assembled = std::make_unique<Gpt>(config_.model, std::move(tensors));
       model = assembled.get();
     }
-    const absl::StatusOr<std::string> sample = WriteSample(*model, *data_.tokenizer);
+    const absl::StatusOr<std::string> sample =
+        WriteSample(config_, *model, *data_.tokenizer, Path("sample.txt"));
     WEFT_RETURN_IF_ERROR(
         ExportModel(*model, data_.info.tokenizer, data_.tokenizer->eod_id(), Path("model")));
     WEFT_RETURN_IF_ERROR(sample.status());  // a model that writes nothing is exported all the same
@@ -601,38 +465,20 @@ class Run {
          .sample = *sample,
          .validation_loss = validation_loss_,
          .unigram_loss = data_.info.unigram_loss,
-         .tokens_per_step = tokens_per_step(),
-         .totals = totals_,
+         .tokens_per_step = account_.tokens_per_step(),
+         .totals = account_.totals(),
          .has_snapshots = options_.snapshots != nullptr,
          .pipeline =
              plan.sizes.pipeline > 1 && device_.is_cpu() ? ToString(plan.pipeline.kind) : "",
-         .memory = memory_report_},
+         .memory = memory},
         saver_, checkpoints_);
     return absl::OkStatus();
-  }
-
-  absl::StatusOr<std::string> WriteSample(Gpt& model, const Tokenizer& tokenizer) {
-    std::string text;
-    if (config_.sample_tokens == 0) return text;
-    std::vector<std::string> prompts;
-    for (absl::string_view prompt : absl::StrSplit(config_.sample_prompt, '|')) {
-      prompts.insert(prompts.end(), static_cast<size_t>(config_.sample_count), std::string(prompt));
-    }
-    WEFT_ASSIGN_OR_RETURN(const Generated written,
-                          Generate(model, tokenizer, prompts,
-                                   {.tokens = config_.sample_tokens,
-                                    .temperature = config_.sample_temperature,
-                                    .top_k = config_.sample_top_k,
-                                    .seed = config_.seed,
-                                    .cut_prompts = true}));
-    for (const GeneratedText& part : written.texts) absl::StrAppend(&text, part.text, "\n\n");
-    WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("sample.txt"), text));
-    return text;
   }
 
   const RunOptions& options_;
   const at::Device device_;
   TrainConfig config_;
+  StepAccount account_{config_};
   ParallelGroups& groups_;
   Group& group_;  // everybody
   RunCheckpoints checkpoints_;
@@ -652,11 +498,8 @@ class Run {
   bool from_memory_ = false;
   bool tells_phases_ = options_.recovered && group_.size() > 1;
   RunOutcome outcome_;
-  double peak_flops_ = 0;
   KernelChoice gemm_, attention_;
-  std::vector<std::string> memory_report_;
   double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
-  RunTotals totals_;
 };
 
 }  // namespace
@@ -691,7 +534,7 @@ absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& grou
   Run run(options, groups, *device);
   absl::StatusOr<RunOutcome> outcome = run.Execute();
   if (!outcome.ok()) groups.Fail(outcome.status());
-  run.Settle();
+  run.Settle(outcome.status());
   // While the trace, and the parameters that collectives read and write, are still there.
   if (outcome.ok()) {
     groups.SetTrace(nullptr);

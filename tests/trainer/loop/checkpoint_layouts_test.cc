@@ -1,10 +1,15 @@
 // Checkpoints between layouts: what one layout has saved, any other loads to the byte, and each of
 // its bytes is read from storage once. Ranks that hold the same state write equally much of it.
 // Jobs are threads of this process.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -13,14 +18,20 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/random.h"
 #include "tests/collectives/job.h"
 #include "tests/scratch_folder.h"
 #include "trainer/checkpoint/reader.h"
+#include "trainer/checkpoint/retention.h"
+#include "trainer/checkpoint/writer.h"
 #include "trainer/config.h"
 #include "trainer/groups/parallel_groups.h"
 #include "trainer/loop/checkpoints.h"
@@ -301,7 +312,7 @@ class LocalDisksTest : public CheckpointLayoutsTest {
             SavedInBackground saved;
             ASSERT_TRUE(run.Begin({.step = step, .samples = 42}, parameters, began, saved).ok());
             ASSERT_TRUE(began);
-            run.FinishCopy();
+            ASSERT_TRUE(run.FinishCopy().ok());
             const absl::Status finished = run.Finish(saved);
             ASSERT_TRUE(finished.ok()) << finished;
             EXPECT_TRUE(saved.failure.ok()) << saved.failure;
@@ -381,6 +392,96 @@ TEST_P(LocalDisksTest, WhatAHostHasLostOrDamagedComesFromTheNextTier) {
           });
 }
 
+// A copy to the run's folder that a pipe in the place of a shard holds up until somebody reads it,
+// in a run whose next save fails.
+class HeldUpCopyTest : public LocalDisksTest {
+ protected:
+  void SetUp() override {
+    LocalDisksTest::SetUp();
+    const CheckpointWriter writer(slow_, kStep, kSaved.ranks());
+    const std::string pipe = absl::StrCat(writer.temporary(), "/", ShardName(0, 4), ".tmp");
+    std::filesystem::create_directories(writer.temporary());
+    ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+    end_ = open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    ASSERT_GE(end_, 0);
+  }
+  void TearDown() override { close(end_); }
+
+  // Calls `settle` on each rank; rank 0 has then written what the pipe takes of its shard.
+  void WhileHeldUp(absl::Duration end_patience,
+                   const std::function<void(RunCheckpoints&, ParallelGroups&)>& settle) {
+    OnHosts(
+        kSaved, [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
+          absl::Notification all_began;
+          int copies = 0;
+          const auto before_copy = [&] {
+            if (++copies == 1) return;
+            all_began.WaitForNotificationWithTimeout(absl::Seconds(60));
+            groups.checkpoints->Abort(lost_);
+          };
+          RunCheckpoints run(slow_, config, groups, before_copy, end_patience);
+          SavedInBackground saved;
+          for (const int64_t step : {kStep, kStep + 1}) {
+            bool began = false;
+            for (int tries = 0; !began && tries < 6000; ++tries) {  // the one before is written
+              absl::SleepFor(absl::Milliseconds(10));
+              ASSERT_TRUE(run.Begin({.step = step, .samples = 42}, parameters, began, saved).ok());
+            }
+            ASSERT_TRUE(began);
+          }
+          EXPECT_TRUE(groups.world->rank() != 0 || HasBytes());
+          ASSERT_TRUE(groups.world->Agree(absl::OkStatus()).ok());
+          all_began.Notify();
+          settle(run, groups);
+        });
+  }
+  // Whether the pipe has bytes, or no writer any more, within a minute.
+  bool HasBytes() const {
+    pollfd waiting = {.fd = end_, .events = POLLIN};
+    return poll(&waiting, 1, /*milliseconds=*/60'000) == 1;
+  }
+  // Reads until no thread writes to the pipe any more.
+  void ReadAll() const {
+    std::vector<char> bytes(size_t{1} << 16);
+    ssize_t count = 1;
+    while (count != 0 && HasBytes()) count = read(end_, bytes.data(), bytes.size());
+    EXPECT_EQ(count, 0);
+  }
+
+  const absl::Status lost_ = absl::UnavailableError("the network is gone");
+  const std::string slow_ = scratch_ / "slow";
+  int end_ = -1;
+};
+
+TEST_P(HeldUpCopyTest, GroupsMayGoWhenARunWhoseSaveFailedHasSettled) {
+  std::atomic<bool> is_read = false;
+  WhileHeldUp(/*end_patience=*/absl::Seconds(60), [&](RunCheckpoints& run, ParallelGroups& groups) {
+    std::thread reader;
+    if (groups.world->rank() == 0) {
+      reader = std::thread([&] {
+        absl::SleepFor(absl::Milliseconds(200));  // for a run that does not wait
+        is_read = true;
+        ReadAll();
+      });
+    }
+    run.Settle(lost_);
+    EXPECT_TRUE(groups.world->rank() != 0 || is_read);
+    if (reader.joinable()) reader.join();
+  });
+}
+
+TEST_P(HeldUpCopyTest, AFolderThatDoesNotAnswerHoldsNoRecoveryUp) {
+  WhileHeldUp(/*end_patience=*/absl::Milliseconds(1),
+              [&](RunCheckpoints& run, ParallelGroups& groups) {
+                run.Settle(lost_);
+                ASSERT_TRUE(groups.world->Agree(absl::OkStatus()).ok());
+                groups.checkpoint_copies.reset();
+              });
+  ReadAll();  // what was left to itself ends
+  EXPECT_TRUE(ListCheckpoints(slow_)->empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, HeldUpCopyTest, ::testing::Values(24));
 INSTANTIATE_TEST_SUITE_P(Heads, LocalDisksTest, ::testing::Values(24));
 
 // 24 heads are cut by 2, 3, 4, 6 and 8, 35 by 5 and 7.

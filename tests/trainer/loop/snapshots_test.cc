@@ -2,8 +2,11 @@
 // that was lost gets its state from, and that no step changes what is not copied yet.
 #include "trainer/loop/snapshots.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,15 +17,18 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/read_file.h"
 #include "tests/collectives/job.h"
 #include "tests/scratch_folder.h"
 #include "tests/trainer/data/sample_text.h"
+#include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/retention.h"
 #include "trainer/config.h"
 #include "trainer/data/batch_loader.h"
@@ -39,6 +45,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(SnapshotKeepersTest, AreOnAnotherHostWhereThereIsOne) {
   EXPECT_THAT(SnapshotKeepers({0}), ElementsAre(0));
@@ -223,8 +230,7 @@ TEST_F(SnapshotsTest, NoStepChangesWhatACheckpointHasNotCopiedYet) {
   RunCheckpoints checkpoints(folder.path(), config_, groups_, late.BeforeCopy());
   stepper_->set_before_update([&] {
     late.AboutToChange();
-    checkpoints.FinishCopy();
-    return absl::OkStatus();
+    return checkpoints.FinishCopy();
   });
   const std::vector<std::byte> before = State();
   bool began = false;
@@ -242,6 +248,60 @@ TEST_F(SnapshotsTest, NoStepChangesWhatACheckpointHasNotCopiedYet) {
   ASSERT_TRUE(loaded.ok() && loaded->has_value()) << loaded.status();
   EXPECT_EQ((*loaded)->step, 3);
   EXPECT_EQ(State(), before);
+}
+
+TEST_F(SnapshotsTest, WhatKeepsAStateFromBeingCopiedIsTold) {
+  const ScratchFolder folder;
+  RunCheckpoints checkpoints(folder.path(), config_, groups_,
+                             [] { throw std::runtime_error("no memory is left"); });
+  for (int i = 0; i < 2; ++i) {
+    bool began = false;
+    SavedInBackground saved;
+    ASSERT_TRUE(
+        checkpoints.Begin({.step = 3, .samples = 6}, stepper_->parameters(), began, saved).ok());
+    if (i == 0) {
+      EXPECT_THAT(checkpoints.FinishCopy().message(), HasSubstr("no memory is left"));
+    }
+    EXPECT_THAT(checkpoints.Finish(saved).message(), HasSubstr("no memory is left"));
+    EXPECT_EQ(saved.step, -1);
+  }
+  Snapshots snapshots([] { throw std::runtime_error("no memory is left"); });
+  ASSERT_TRUE(snapshots.Begin({.step = 3, .samples = 6}, stepper_->parameters(), groups_).ok());
+  EXPECT_THAT(snapshots.Finish().message(), HasSubstr("no memory is left"));
+}
+
+// A pipe that nobody writes to, in the place of a manifest: to open it takes for ever.
+TEST_F(SnapshotsTest, OldCheckpointsThatCannotBeDeletedHoldNoEndUp) {
+  const ScratchFolder folder;
+  config_.checkpoint_keep = 1;
+  const std::string manifest =
+      absl::StrCat(folder.path(), "/", CheckpointName(1), "/", kManifestName);
+  {
+    RunCheckpoints checkpoints(folder.path(), config_, groups_, /*before_copy=*/nullptr,
+                               /*end_patience=*/absl::Milliseconds(1));
+    absl::Status failure;
+    ASSERT_TRUE(checkpoints.Save({.step = 1, .samples = 2}, stepper_->parameters(), failure).ok());
+    ASSERT_TRUE(checkpoints.FinishMirror().ok());
+  }
+  std::filesystem::remove(manifest);
+  ASSERT_EQ(mkfifo(manifest.c_str(), 0600), 0);
+  {
+    config_.checkpoint_remote_timeout = absl::Milliseconds(1);
+    RunCheckpoints checkpoints(folder.path(), config_, groups_, /*before_copy=*/nullptr,
+                               /*end_patience=*/absl::Milliseconds(1));
+    absl::Status failure;
+    ASSERT_TRUE(checkpoints.Save({.step = 2, .samples = 4}, stepper_->parameters(), failure).ok());
+    EXPECT_TRUE(failure.ok()) << failure;
+    EXPECT_TRUE(checkpoints.FinishMirror().ok());
+  }
+  // Somebody writes: what was left to itself ends, and leaves what is none of its checkpoints.
+  int writer = -1;
+  for (int tries = 0; writer < 0 && tries < 60'000; ++tries) {
+    writer = open(manifest.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    if (writer < 0) std::this_thread::sleep_for(milliseconds(1));
+  }
+  ASSERT_GE(writer, 0);
+  close(writer);
 }
 
 // The whole loop, which puts the wait into every step: however late a copy begins, each checkpoint
