@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <memory>
@@ -21,7 +22,6 @@
 #include "base/first_line.h"
 #include "base/open_files.h"
 #include "base/status.h"
-#include "collectives/rendezvous/warm_process.h"
 #include "tools/observe/process_state.h"
 
 namespace weft::run {
@@ -32,23 +32,18 @@ constexpr absl::Duration kDrain = absl::Milliseconds(500);
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr size_t kPipeBytesMost = size_t{1} << 20;  // Linux' fs.pipe-max-size
 constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-// From the use of a spare process to the start of the next one, so that its start takes no time
-// from the ranks that are meeting again.
-constexpr absl::Duration kSpareAfter = absl::Seconds(5);
-// Spares that end by themselves one after the other: then there are none.
-constexpr int kSparesLostMost = 3;
 
 // Descriptors of this process: standard streams, signals, /dev/null, the store's or relays'
 // listeners and wake-ups, and what starting a rank takes for a moment; further for each rank its
 // two streams and its log, and a connection of each client of the store; for each spare process its
-// two streams and the pipe for its place.
+// two streams, its log and the pipe for its place.
 constexpr int64_t kOwnFiles = 32;
 
 int64_t OpenFilesNeeded(const RunOptions& options) {
   const int64_t ranks = options.ranks;
   const int64_t clients = !options.store.empty() && !options.relay.value_or(ranks > 1) ? 0 : ranks;
-  return kOwnFiles + 2 * ranks + (options.log_dir.empty() ? 0 : ranks) + clients +
-         3 * int64_t{options.spares};
+  const int64_t logs = options.log_dir.empty() ? 0 : 1;  // of each process
+  return kOwnFiles + (2 + logs) * ranks + clients + (3 + logs) * int64_t{options.spares};
 }
 
 // "D (a device or a file system keeps it)": of the thread that is kept, as /proc has it.
@@ -73,7 +68,10 @@ std::string StateOf(pid_t pid) {
 bool EndsJob(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
 
 HostRanks::HostRanks(std::string program, const RunOptions& options)
-    : program_(std::move(program)), options_(options), buffer_(kReadBytes) {}
+    : program_(std::move(program)),
+      options_(options),
+      spares_(options, terminal_),
+      buffer_(kReadBytes) {}
 
 absl::Status HostRanks::Open() {
   sigset_t set;
@@ -127,7 +125,7 @@ absl::Status HostRanks::Assign(int first, const Variables& job_variables) {
     WEFT_RETURN_IF_ERROR(
         rank.output->OpenLog(absl::StrCat(options_.log_dir, "/rank-", rank.rank, ".log")));
   }
-  refill_at_ = clock_.Now() + kSpareAfter;
+  spares_.RefillLater(clock_.Now());
   return absl::OkStatus();
 }
 
@@ -145,7 +143,8 @@ bool HostRanks::Draws(int rank) const {
 }
 
 absl::Status HostRanks::Start(RankProcess& rank) {
-  if (!UseSpare(rank)) WEFT_RETURN_IF_ERROR(StartProcessOf(rank));
+  const bool is_spare = !Draws(rank.rank) && spares_.Use(rank, variables_, clock_.Now());
+  if (!is_spare) WEFT_RETURN_IF_ERROR(StartProcessOf(rank));
   rank.output->Finish();  // what the process before had started may have written more
   rank.output->ForgetLines();
   rank.alive = true;
@@ -236,77 +235,15 @@ std::vector<RankProcess*> HostRanks::Processes() {
   return all;
 }
 
-// ---- Spare processes
+std::vector<RankProcess*> HostRanks::Writers() {
+  std::vector<RankProcess*> all = Processes();
+  for (RankProcess* spare : spares_.Processes()) all.push_back(spare);
+  return all;
+}
 
 void HostRanks::Warm(const Variables& job_variables) {
   variables_ = job_variables;
-  refill_at_ = clock_.Now();
-}
-
-// False: there is none that could be this rank.
-bool HostRanks::UseSpare(RankProcess& rank) {
-  if (spares_.empty() || Draws(rank.rank)) return false;
-  Spare spare = std::move(spares_.back());
-  spares_.pop_back();
-  refill_at_ = clock_.Now() + kSpareAfter;
-  Variables place = RankVariables(variables_, rank);
-  for (const auto& [name, value] : variables_) {
-    const auto has = spare.variables.find(name);
-    if (has == spare.variables.end() || has->second != value) place.emplace(name, value);
-  }
-  if (!collectives::WritePlace(spare.place.get(), place).ok()) {
-    kill(spare.process.pid, SIGKILL);  // reaped as any child
-    return false;
-  }
-  spares_lost_ = 0;
-  rank.pid = spare.process.pid;
-  rank.keeper = spare.process.keeper;
-  rank.streams = std::move(spare.streams);
-  return true;
-}
-
-void HostRanks::RefillSpares() {
-  if (clock_.Now() < refill_at_) return;
-  refill_at_ = absl::InfiniteFuture();
-  if (spares_lost_ >= kSparesLostMost) return;
-  while (spares() < options_.spares) {
-    const absl::Status started = StartSpare();
-    if (started.ok()) continue;
-    Say(absl::StrCat("no spare process: ", started.message()));
-    return;
-  }
-}
-
-absl::Status HostRanks::StartSpare() {
-  Spare spare;
-  WEFT_ASSIGN_OR_RETURN(Pipe place, MakePipe());
-  // The spare's end waits, ours does not.
-  fcntl(place.read.get(), F_SETFL, 0);
-  fcntl(place.write.get(), F_SETFL, O_NONBLOCK);
-  std::array<FileDescriptor, 2> ends;
-  for (size_t index = 0; index < ends.size(); ++index) {
-    WEFT_ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
-    spare.streams[index] = std::move(pipe.read);
-    ends[index] = std::move(pipe.write);
-  }
-  ProcessOptions process;
-  process.command = options_.command;
-  process.environment = Lines({{collectives::kWarmVariable, "1"}}, variables_);
-  process.standard_input = place.read.get();
-  process.standard_output = ends[0].get();
-  process.standard_error = ends[1].get();
-  process.open_files = options_.rank_open_files;
-  WEFT_ASSIGN_OR_RETURN(spare.process, StartProcess(process));
-  spare.place = std::move(place.write);
-  spare.variables = variables_;
-  spares_.push_back(std::move(spare));
-  return absl::OkStatus();
-}
-
-void HostRanks::KillSpares() {
-  for (const Spare& spare : spares_) kill(-spare.process.pid, SIGKILL);
-  spares_.clear();
-  refill_at_ = absl::InfiniteFuture();
+  spares_.RefillNow(clock_.Now());
 }
 
 // ---- The loop
@@ -324,7 +261,7 @@ bool HostRanks::Draining() const {
 // Milliseconds until something is due.
 int HostRanks::Patience(absl::Time due) {
   absl::Time now = clock_.Now();
-  due = std::min({due, kill_at_, refill_at_});
+  due = std::min({due, kill_at_, spares_.due()});
   for (const RankProcess* process : Processes()) {
     if (process->alive) due = std::min(due, process->give_up_at);
   }
@@ -339,7 +276,7 @@ void HostRanks::Turn(absl::Time due, int wake) {
   std::vector<pollfd> waits = {{signals_.get(), POLLIN, 0}, {wake, POLLIN, 0}};
   const size_t first = waits.size();
   if (!terminal_.congested()) {
-    for (RankProcess* process : Processes()) {
+    for (RankProcess* process : Writers()) {
       for (FileDescriptor& stream : process->streams) {
         if (stream) waits.push_back({stream.get(), POLLIN, 0});
       }
@@ -359,11 +296,12 @@ void HostRanks::Turn(absl::Time due, int wake) {
     Signal(SIGKILL);
   }
   GiveUpOverdue();
-  RefillSpares();
+  const absl::Status refilled = spares_.Refill(variables_, clock_.Now());
+  if (!refilled.ok()) Say(absl::StrCat("no spare process: ", refilled.message()));
 }
 
 void HostRanks::ReadFrom(int fd) {
-  for (RankProcess* process : Processes()) {
+  for (RankProcess* process : Writers()) {
     for (size_t index = 0; index < process->streams.size(); ++index) {
       if (process->streams[index].get() == fd) return (void)ReadSome(*process, index);
     }
@@ -433,7 +371,7 @@ void HostRanks::Signal(int signal) {
 
 void HostRanks::End(int signal, absl::Duration grace) {
   for (RankProcess& rank : ranks_) rank.told_to_end = rank.told_to_end || rank.alive;
-  KillSpares();
+  spares_.Kill();
   Signal(signal);
   kill_at_ = signal == SIGKILL ? absl::InfiniteFuture() : clock_.Now() + grace;
 }
@@ -448,18 +386,18 @@ void HostRanks::Reap() {
     const std::vector<RankProcess*> all = Processes();
     auto process = std::find_if(all.begin(), all.end(),
                                 [pid](const RankProcess* p) { return p->alive && p->pid == pid; });
-    auto spare = std::find_if(spares_.begin(), spares_.end(),
-                              [pid](const Spare& s) { return s.process.pid == pid; });
+    RankProcess* const spare = spares_.Find(pid);
     // What it has started ends with it, and while it is not reaped, its number is nobody else's.
-    if (process != all.end() || spare != spares_.end()) kill(-pid, SIGKILL);
+    if (process != all.end() || spare != nullptr) kill(-pid, SIGKILL);
     rusage usage{};
     int status = 0;
     wait4(pid, &status, 0, &usage);
     info = {};
     left_behind = true;
-    if (spare != spares_.end()) {
-      spares_.erase(spare);
-      OnSpareLost();
+    if (spare != nullptr) {
+      ReadAll(*spare);
+      const std::string said = spares_.OnEnded(pid, clock_.Now());
+      if (!said.empty()) Say(said);
     }
     if (process == all.end()) continue;  // an adopted child, or a keeper
     (*process)->max_rss_bytes = int64_t{usage.ru_maxrss} * 1024;
@@ -493,30 +431,15 @@ void HostRanks::GiveUpOverdue() {
   }
 }
 
-void HostRanks::OnSpareLost() {
-  if (++spares_lost_ < kSparesLostMost) {
-    refill_at_ = clock_.Now() + kSpareAfter;
-    return;
-  }
-  Say(absl::StrCat(kSparesLostMost,
-                   " spare processes have ended by themselves, one after the other: there are none "
-                   "from here (--spares is for programs that wait for a place, docs/recovery.md)"));
-  refill_at_ = absl::InfiniteFuture();
-}
-
 // What a dead rank had started outside of its process group. Whoever is killed leaves its own
 // children to this process, which comes here again to reap it.
 void HostRanks::KillLeftBehind() {
   for (pid_t child : Children()) {
-    const auto is = [child](pid_t pid, pid_t keeper) { return keeper == child || pid == child; };
     const std::vector<RankProcess*> all = Processes();
     const bool stays = std::any_of(all.begin(), all.end(), [&](const RankProcess* p) {
-      return p->alive && is(p->pid, p->keeper);
+      return p->alive && (p->keeper == child || p->pid == child);
     });
-    const bool waits = std::any_of(spares_.begin(), spares_.end(), [&](const Spare& s) {
-      return is(s.process.pid, s.process.keeper);
-    });
-    if (!stays && !waits) kill(child, SIGKILL);
+    if (!stays && !spares_.Owns(child)) kill(child, SIGKILL);
   }
 }
 
@@ -537,7 +460,7 @@ void HostRanks::Clean() {
 }
 
 void HostRanks::Finish() {
-  KillSpares();
+  spares_.Kill();
   KillAside();
   Clean();
   drain_until_ = clock_.Now() + kDrain;

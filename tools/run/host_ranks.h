@@ -2,9 +2,8 @@
 // passes on what they write, notices how they end, and leaves nothing of them behind. What to do
 // about an end is its owner's business: weft-run (launcher.h) or weft-executor.
 //
-// Spare processes: with `spares`, so many processes of the program are kept that have loaded all
-// that it needs and wait for a rank's place (collectives/rendezvous/warm_process.h), so that a rank
-// that is started anew need not. A used one is replaced some seconds later.
+// With `spares`, so many processes of the program are kept beside the ranks, and a rank that is
+// started anew is started in one of these (spare_processes.h).
 //
 // One thread, which ends last of the process's; one poll() loop, a Turn() at a time.
 #ifndef WEFT_TOOLS_RUN_HOST_RANKS_H_
@@ -12,7 +11,6 @@
 
 #include <sys/types.h>
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -30,6 +28,7 @@
 #include "tools/run/process.h"
 #include "tools/run/rank_environment.h"
 #include "tools/run/rank_process.h"
+#include "tools/run/spare_processes.h"
 #include "topology/host/host.h"
 
 namespace weft::run {
@@ -64,7 +63,7 @@ class HostRanks {
 
   std::vector<RankProcess>& ranks() { return ranks_; }
   int alive() const { return alive_; }
-  int spares() const { return static_cast<int>(spares_.size()); }
+  int spares() const { return spares_.count(); }
 
   // Waits until something happens, at most until `due`, or until `wake` (-1: none) can be read.
   void Turn(absl::Time due, int wake = -1);
@@ -91,23 +90,13 @@ class HostRanks {
   void FlushOutput();
 
  private:
-  struct Spare {
-    StartedProcess process;
-    Variables variables;   // of its job, as it was started with
-    FileDescriptor place;  // where its place is written to
-    std::array<FileDescriptor, 2> streams;
-  };
-
   Style StyleOf(int rank, Stream stream) const;
   bool Draws(int rank) const;
   absl::Status StartProcessOf(RankProcess& rank);
-  bool UseSpare(RankProcess& rank);
   // Ranks, and what runs beside them.
   std::vector<RankProcess*> Processes();
-  void RefillSpares();
-  absl::Status StartSpare();
-  void KillSpares();
-  void OnSpareLost();
+  // Those, and the spare processes: whose output is read.
+  std::vector<RankProcess*> Writers();
   void ReadFrom(int fd);
   size_t ReadSome(RankProcess& rank, size_t index);
   void ReadAll(RankProcess& rank);
@@ -129,10 +118,8 @@ class HostRanks {
   Variables variables_;
   std::optional<Host> host_;  // where ranks are bound to cores
   std::vector<RankProcess> ranks_;
-  std::vector<Spare> spares_;
+  SpareProcesses spares_;
   std::unique_ptr<RankProcess> aside_;
-  absl::Time refill_at_ = absl::InfiniteFuture();
-  int spares_lost_ = 0;  // that ended by themselves, one after the other
   std::vector<int> signals_come_;
   std::vector<RankProcess*> ended_;
   std::vector<char> buffer_;

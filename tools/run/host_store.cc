@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/host_name.h"
@@ -68,15 +71,40 @@ absl::Status ServeRelay(const RunOptions& options, const net::JobSecret& secret,
   return absl::OkStatus();
 }
 
-// A rank that is started anew would take the end of an earlier run for this one's. Not where an
-// outer launcher starts these ranks anew: they may learn from it that there is nothing left to do.
-absl::Status RefuseOver(const RunOptions& options, const HostStore& host) {
+// The launcher's own connection to the job's store.
+absl::StatusOr<std::unique_ptr<collectives::StoreClient>> ConnectStore(const RunOptions& options,
+                                                                       const HostStore& host) {
+  collectives::StoreClientOptions client;
+  client.address = host.address;
+  WEFT_ASSIGN_OR_RETURN(client.secret, net::SecretFromHex(host.secret_hex));
+  client.name = absl::StrCat("weft-run pid ", getpid());
+  client.job = options.job.substr(0, collectives::kStoreJobBytesMax);
+  client.host = HostName();
+  client.connect_timeout = client.call_timeout = kAskMost;
+  return collectives::StoreClient::Connect(client);
+}
+
+// A rank that is started anew would take the end and the epochs of an earlier run for those of this
+// one. Not where an outer launcher starts these ranks anew: the keys are those of its run, from
+// which they may learn that there is nothing left to do.
+absl::Status RefuseEarlierRun(const RunOptions& options, const HostStore& host) {
   if (options.store.empty() || options.recover == 0) return absl::OkStatus();
   if (std::getenv("WEFT_GENERATION") != nullptr) return absl::OkStatus();
-  if (!IsJobOver(options, host).value_or(false)) return absl::OkStatus();
-  return absl::AlreadyExistsError(
-      absl::StrCat("job '", options.job, "' is over in the store at ", options.store,
-                   ", which keeps its keys: give another --job name, or another store"));
+  const auto store = ConnectStore(options, host);
+  if (!store.ok()) return absl::OkStatus();  // the ranks will say so
+  std::vector<int> own = options.planned.ranks;
+  if (own.empty()) {
+    own.resize(static_cast<size_t>(options.ranks));
+    std::iota(own.begin(), own.end(), options.node_rank * options.ranks);
+  }
+  const bool is_over = collectives::Recovery::IsOver(**store).value_or(false);
+  const bool have_met =
+      collectives::Recovery::HaveMet(**store, own, options.ranks * options.nodes).value_or(false);
+  if (!is_over && !have_met) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat(
+      "job '", options.job,
+      is_over ? "' is over in" : "' was run before, and started ranks anew, in", " the store at ",
+      options.store, ", which keeps its keys: give another --job name, or another store"));
 }
 
 // For MASTER_PORT, which only programs with a rendezvous of their own listen at.
@@ -112,7 +140,7 @@ absl::StatusOr<HostStore> ServeHost(const RunOptions& options) {
   if (options.relay.value_or(RelayHelps(options, host.address))) {
     WEFT_RETURN_IF_ERROR(ServeRelay(options, secret, host));
   }
-  WEFT_RETURN_IF_ERROR(RefuseOver(options, host));
+  WEFT_RETURN_IF_ERROR(RefuseEarlierRun(options, host));
   host.master_port = options.master_port;
   if (host.master_port == 0) {
     WEFT_ASSIGN_OR_RETURN(host.master_port, FreePort());
@@ -121,14 +149,7 @@ absl::StatusOr<HostStore> ServeHost(const RunOptions& options) {
 }
 
 absl::StatusOr<bool> IsJobOver(const RunOptions& options, const HostStore& host) {
-  collectives::StoreClientOptions client;
-  client.address = host.address;
-  WEFT_ASSIGN_OR_RETURN(client.secret, net::SecretFromHex(host.secret_hex));
-  client.name = absl::StrCat("weft-run pid ", getpid());
-  client.job = options.job.substr(0, collectives::kStoreJobBytesMax);
-  client.host = HostName();
-  client.connect_timeout = client.call_timeout = kAskMost;
-  WEFT_ASSIGN_OR_RETURN(const auto store, collectives::StoreClient::Connect(client));
+  WEFT_ASSIGN_OR_RETURN(const auto store, ConnectStore(options, host));
   return collectives::Recovery::IsOver(*store);
 }
 

@@ -26,8 +26,9 @@ struct HostStore {
 collectives::StoreRelayOptions HostRelay(const RunOptions& options, const std::string& program,
                                          const std::string& up, const net::JobSecret& secret);
 
-// kInvalidArgument: a job of several hosts without a secret. kAlreadyExists: a store that somebody
-// else serves has a job of that name that is over.
+// kInvalidArgument: a job of several hosts without a secret. kAlreadyExists: with
+// options.recover, a store that somebody else serves has the end or the epochs of an earlier run of
+// a job of that name.
 absl::StatusOr<HostStore> ServeHost(const RunOptions& options);
 
 // Whether all ranks have said in the store at `host.address` that what the job is for is done, as a

@@ -34,18 +34,18 @@ struct RunOptions {
   // Whether ranks talk to a relay in this process, so that the store sees one client a host. By
   // default where a host has several ranks, and the store may be another host's.
   std::optional<bool> relay;
-  // Hosts below a relay above those of hosts (store_relay_tree.h); 0: none. By default
-  // DefaultFanOut().
+  // Hosts for each relay of a second level, between the hosts' relays and the store
+  // (store_relay_tree.h); 0: there is no second level. By default DefaultFanOut().
   std::optional<int> fan_out;
   // How long a store that is gone may take to come back (weft-store --state-dir).
   absl::Duration store_patience = absl::Seconds(2);
-  // So many times in all a rank of this host that died is started anew in its place, while the
-  // others go on: for programs that meet again (collectives/recovery.h).
+  // How many times, over all ranks of this host, a rank that died is started anew while the others
+  // go on: for programs whose ranks meet again (collectives/recovery.h).
   int recover = 0;
   // Pauses before a rank that ends soon again and again is started anew (recovery/decisions.h).
   absl::Duration backoff_first = absl::Milliseconds(500), backoff_most = absl::Seconds(15);
-  // With `recover`, on one host: a job that stands still for so long is diagnosed, and the rank
-  // that the others wait for is started anew (recovery/finding_judge.h); 0: none is.
+  // With `recover`, on one host: how long the job may stand still until it is diagnosed and the
+  // rank that the others wait for is started anew (recovery/finding_judge.h); 0: no rank is.
   absl::Duration still = absl::Seconds(30);
   // Processes that wait for the place of a rank that dies (collectives/rendezvous/warm_process.h).
   int spares = 0;

@@ -7,13 +7,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace weft::run {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -59,6 +63,37 @@ TEST(HostRanks, GiveUpARankThatDoesNotEndOfSigkill) {
                                            ") has not ended 20ms after SIGKILL, in state Z")));
   kill(tracer, SIGKILL);
   host.Finish();
+}
+
+// One that writes more than its pipe holds (64 KiB) gets as far as the wait for its place.
+TEST(HostRanks, ReadWhatASpareProcessWritesBeforeItsPlaceIsThere) {
+  const std::string written = absl::StrCat(testing::TempDir(), "/written-", getpid());
+  RunOptions options;
+  options.command = {"sh", "-c",
+                     absl::StrCat("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done; "
+                                  ": > ",
+                                  written, "; head -c 1 > /dev/null; echo in place")};
+  options.spares = 1;
+  testing::internal::CaptureStdout();
+  HostRanks host("weft-test", options);
+  ASSERT_TRUE(host.Open().ok());
+  host.Warm(ProcessVariables());
+  const absl::Time patience = absl::Now() + absl::Minutes(1);
+  const auto turn = [&] { host.Turn(absl::Now() + absl::Milliseconds(20)); };
+  while (!std::filesystem::exists(written) && absl::Now() < patience) turn();
+  const bool waits = std::filesystem::exists(written);
+  if (waits) {
+    EXPECT_TRUE(host.Assign(0, ProcessVariables()).ok());
+    EXPECT_TRUE(host.Start(host.ranks().front()).ok());
+    while (host.alive() > 0 && absl::Now() < patience) turn();
+  }
+  host.Finish();
+  host.FlushOutput();
+  const std::string shown = testing::internal::GetCapturedStdout();
+  std::filesystem::remove(written);
+  ASSERT_TRUE(waits);
+  EXPECT_THAT(shown, AllOf(HasSubstr("[spare] line 0\n"), HasSubstr("line 19999\n"),
+                           HasSubstr("[rank 0] in place\n")));
 }
 
 }  // namespace

@@ -150,6 +150,33 @@ os.kill(os.getpid(), 9)
         self.assertIn(f"job '{self.job}' is over in the store at {store.address}",
                       self.read(again.err))
 
+    def test_meetings_of_an_earlier_run_in_a_store_that_stays_are_not_taken_for_this_ones(self):
+        store = self.store()
+        arguments = ("-n", "2", "--recover", "1", "--store", store.address)
+        # As a rank that was started anew says it (collectives/recovery.h); then the run fails.
+        failed = self.run_job(*arguments, code="""
+if rank == 1: store.set("recovery/epoch", "1 0 0 1")
+store.barrier("end", rank, size)
+sys.exit(2)
+""")
+        self.assertEqual(failed.wait(PATIENCE), 2)
+        again = self.run_job(*arguments, code="say('runs')")
+        self.assertEqual(again.wait(PATIENCE), 1)
+        self.assertEqual(self.lines(again), [])
+        self.assertIn(f"job '{self.job}' was run before, and started ranks anew, in the store at "
+                      f"{store.address}", self.read(again.err))
+        # One that starts no rank anew reads none of these keys.
+        self.finish(self.run_job("-n", "2", "--store", store.address, code="say('runs')"))
+
+    def test_a_host_may_start_late_into_a_job_of_which_a_rank_was_started_anew(self):
+        store = self.store()
+        self.client(store.address).set("recovery/epoch", "1 0 0 1")  # of host 0
+        late = self.run_job("-n", "2", "--nnodes", "2", "--node-rank", "1", "--master-port",
+                            "29500", "--recover", "1", "--store", store.address,
+                            code="say('runs')")
+        self.finish(late)
+        self.assertEqual(self.lines(late), ["runs"] * 2)
+
     # ---- Relays
 
     MEET = """
