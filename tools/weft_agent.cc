@@ -43,7 +43,8 @@ int Main(int argc, char** argv) {
   app.add_option("--records", options.folder,
                  "folder of the rings (default: records.folder's default)");
   app.add_option("--otlp", otlp, "HOST:PORT of an OTLP/HTTP sink that gets metrics as JSON");
-  app.add_option("--period", period, "between readings of the rings")->capture_default_str();
+  app.add_option("--period", period, "time between two readings of the rings")
+      ->capture_default_str();
   const int status_of_usage = ReadCommandLine(app, argc, argv, [&]() -> absl::Status {
     auto address = observe::ParseHttpAddress(listen);
     if (!address.ok()) return address.status();

@@ -229,7 +229,7 @@ CLI::App* DeclareCompare(CLI::App& app, Words& words) {
   compare->add_option("--policy", options.policies, "Path policies")->delimiter(',');
   compare->add_option("--paths", options.paths, "That each connection may use")
       ->check(CLI::Range(1, 4096));
-  compare->add_option("--seed", options.seed, "Of everything that is drawn");
+  compare->add_option("--seed", options.seed, "Seed of all random draws");
   compare->add_option("--json", words.compare_json,
                       "Write the rows into this file; -: print them, and no table");
   return compare;
@@ -244,10 +244,13 @@ CLI::App* DeclareTune(CLI::App& app, Words& words) {
                    "write the best into its controller.txt, which multipath reads where WEFT_PLAN "
                    "names the directory");
   tune->add_option("--largest-flow", words.files.largest_flow,
-                   "Of the plan's traffic: what its largest flow is scaled down to");
-  tune->add_option("--fabric", words.files.fabric, "In place of the scenario's, as weft-sim's");
-  tune->add_option("--workload", words.files.workload, "In place of the scenario's, likewise");
-  tune->add_option("--cc", options.controller, "Where the search begins");
+                   "With --plan: bytes that the largest flow of its traffic is scaled down to");
+  tune->add_option("--fabric", words.files.fabric,
+                   "Fabric in place of the scenario's, as for weft-sim");
+  tune->add_option("--workload", words.files.workload,
+                   "Workload in place of the scenario's, as for weft-sim");
+  tune->add_option("--cc", options.controller,
+                   "Controller and parameters at which the search begins");
   tune->add_option("--parameter", options.parameters,
                    "To be searched, several with spaces; all with a default if none is named");
   tune->add_option("--policy", options.policy, "Path policy");
@@ -255,9 +258,9 @@ CLI::App* DeclareTune(CLI::App& app, Words& words) {
       ->check(CLI::Range(1, 4096));
   tune->add_option("--runs", options.runs, "Simulations")->check(CLI::Range(2, 100000));
   tune->add_option("--queue-weight", options.queue_weight,
-                   "Of the queue in the score, against completion times")
+                   "Weight of the queue in the score, relative to completion times")
       ->check(RealRange(0, 1));
-  tune->add_option("--seed", options.seed, "Of the search");
+  tune->add_option("--seed", options.seed, "Seed of the search");
   tune->add_option("--out", words.files.out, "Write the best, as --cc takes it, into this file");
   tune->add_option("--json", words.files.json,
                    "Write every run into this file; -: print them, and no table");

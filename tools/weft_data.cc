@@ -95,7 +95,7 @@ struct PrepareCommand {
         ->check(CLI::Range(0, 4096))
         ->capture_default_str();
     app.add_option("--text-most", text_most,
-                   "of one input, unpacked; it must fit into memory twice")
+                   "bytes of one input, unpacked, at most; an input must fit into memory twice")
         ->capture_default_str();
     app.add_option("--split", split, "what a document is: blank-lines, lines, file")
         ->check(CLI::IsMember({"blank-lines", "lines", "file"}))
@@ -157,7 +157,7 @@ struct InspectCommand {
   bool json = false;
 
   void Register(CLI::App& app) {
-    app.add_option("prefix", prefix, "of a .bin/.idx pair")->required();
+    app.add_option("prefix", prefix, "prefix of a .bin/.idx pair")->required();
     app.add_option("--tokenizer", tokenizer, "model to decode with (default: the dataset's own)");
     app.add_option("--documents", documents, "how many of the first documents to show")
         ->capture_default_str()

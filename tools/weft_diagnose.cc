@@ -67,13 +67,15 @@ int Main(int argc, char** argv) {
   std::string watch = "0s";
   absl::Duration patience;
   app.add_flag("--json", json, "one line of JSON");
-  app.add_option("--watch", watch, "look so long for something wrong, as 5s")
+  app.add_option("--watch", watch, "how long to look for something wrong, as 5s")
       ->capture_default_str();
-  app.add_option("--slow", options.slow_ratio,
-                 "a rank is slow whose own phases take so many times its peers'")
+  app.add_option(
+         "--slow", options.slow_ratio,
+         "a rank counts as slow if its own phases take this many times as long as its peers'")
       ->check(RealRange(1, 100))
       ->capture_default_str();
-  app.add_option("--slow-steps", options.slow_steps, "in so many steps in a row")
+  app.add_option("--slow-steps", options.slow_steps,
+                 "steps in a row in which a rank must be slow to be named")
       ->check(CLI::Range(1, 30))
       ->capture_default_str();
   int simulated = 0;
@@ -81,24 +83,21 @@ int Main(int argc, char** argv) {
   app.add_option("--simulate", simulated,
                  "no job: so many ranks (as 16384) with a hang, a stuck flow and a slow rank, each "
                  "drawn by --seed; prints how long the root cause takes, as JSON");
-  app.add_option("--seed", seed, "of --simulate")->capture_default_str();
+  app.add_option("--seed", seed, "seed of --simulate")->capture_default_str();
   std::string detector = "all";
   app.add_option("--detector", detector,
                  "all rules, or one detector of the literature alone: minder, greyhound (slow "
                  "ranks), mycroft (what stands still)")
       ->check(CLI::IsMember({"all", "minder", "greyhound", "mycroft"}))
       ->capture_default_str();
-  const int status_of_usage = ReadCommandLine(app, argc, argv, [&] {
-    return absl::ParseDuration(watch, &patience) && patience >= absl::ZeroDuration()
-               ? absl::OkStatus()
-               : absl::InvalidArgumentError(
-                     absl::StrCat("--watch ", watch, " is no duration; right are 500ms, 5s"));
-  });
+  const int status_of_usage =
+      ReadCommandLine(app, argc, argv, [&] { return TakeDuration("--watch", watch, patience); });
   if (status_of_usage != kGoOn) return status_of_usage;
   if (simulated != 0) {
     const absl::Status status = Simulated(simulated, seed, options);
-    if (!status.ok()) std::fprintf(stderr, "weft-diagnose: %s\n", status.ToString().c_str());
-    return status.ok() ? 0 : 1;
+    if (status.ok()) return 0;
+    std::fprintf(stderr, "weft-diagnose: --simulate: %s\n", std::string(status.message()).c_str());
+    return absl::IsInvalidArgument(status) ? kWrongUsage : 1;
   }
   const auto findings = Watch(source, patience, *observe::DetectorNamed(detector), options);
   if (!findings.ok()) {

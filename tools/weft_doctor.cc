@@ -209,12 +209,13 @@ int Main(int argc, char** argv) {
   app.fallthrough();
   app.add_option("--json", options.json, "Write everything to this file; -: print it alone");
   const auto* strict =
-      app.add_flag("--strict", options.strict, "Exit with 1 when there is a warning; not of nics");
+      app.add_flag("--strict", options.strict,
+                   "Exit with 1 when there is a warning (the command nics ignores this)");
   app.add_option("--root", options.root,
                  "Read /sys, /proc and /dev below this folder: a copy of another host's");
   options.watch = "0s";
   const auto* watches = app.add_option(
-      "--watch", options.watch, "Watch the counters for so long: 10s, 1m; of this host alone");
+      "--watch", options.watch, "Watch the counters of this host alone for this long: 10s, 1m");
   auto* pairs = app.add_subcommand("pairs", "As the ranks of a job: every pair, both ways");
   pairs->option_defaults()->always_capture_default();
   pairs
@@ -223,7 +224,7 @@ int Main(int argc, char** argv) {
                    "environment names")
       ->check(CLI::Range(0, 256));
   pairs->add_option("--size", size, "Bytes of a message of the bandwidth test");
-  pairs->add_option("--repeats", options.pairs.repeats, "Such messages, each way")
+  pairs->add_option("--repeats", options.pairs.repeats, "Messages of the bandwidth test, each way")
       ->check(CLI::Range(1, 100000));
   pairs->add_option("--timeout", timeout, "Bound on one direction of a pair");
   pairs->add_option("--set", settings, "A setting of the library: transport=tcp");
@@ -239,7 +240,7 @@ int Main(int argc, char** argv) {
           "A plan directory, whose controller.txt (weft-cc tune --plan) has the parameters")
       ->excludes("--dcqcn");
   nics->add_option("--adaptive-retransmission", options.adaptive_retransmission,
-                   "Of the firmware of ConnectX NICs: on, off")
+                   "Adaptive retransmission in the firmware of ConnectX NICs: on, off")
       ->check(CLI::IsMember({"on", "off"}));
   nics->add_flag("--apply", options.apply, "Set what differs; all of it or nothing");
   app.require_subcommand(0, 1);

@@ -387,21 +387,22 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option("--recover", policy.restarts_most,
-                 "so many times in all a rank that died is started anew")
+                 "how many times in all, over all ranks, a rank that died is started anew")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   app.add_option("--backoff", backoff,
                  "pause before the third start of a rank that ends soon after its start, without a "
                  "new step; twice as long each time from there; 0s: none")
       ->capture_default_str();
-  app.add_option("--backoff-most", backoff_most, "the longest such pause")->capture_default_str();
+  app.add_option("--backoff-most", backoff_most, "the longest pause of --backoff")
+      ->capture_default_str();
   app.add_option("--job", options.job, "the job's name (WEFT_JOB_ID)")
       ->check(CheckJobName)
       ->capture_default_str();
   app.add_option("--listen", options.listen, "host:port of the store; \":29501\": every address")
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir,
-                 "folder for the store's journal, without which a driver's death is the job's");
+                 "folder for the store's journal; without one, the job ends when the driver dies");
   app.add_flag("--anew", options.driver.anew,
                "where the job of --state-dir or --etcd is over, forget it and begin anew (without: "
                "say so and end with status 5); one that is not over goes on");
@@ -414,22 +415,25 @@ int Main(int argc, char** argv) {
                  "--listen)");
   app.add_option("--store", options.store,
                  "host:port of a store that runs already (weft-store), instead of serving one");
-  app.add_option("--store-patience", patience, "how long that store may take to come back")
+  app.add_option("--store-patience", patience,
+                 "how long the store of --store may take to come back")
       ->capture_default_str();
   app.add_option(
          "--lease", lease,
          "an executor that has not reached the store for so long ends its ranks, unless they "
          "go on with those of other hosts; after a quarter more its host counts as lost")
       ->capture_default_str();
-  app.add_option("--vacancy", vacancy,
-                 "how long a node may be without a host, at the start, too, until the job stops; "
-                 "from the driver's start on where that was later")
+  app.add_option(
+         "--vacancy", vacancy,
+         "how long a node may be without a host until the job stops; at the job's start, and "
+         "after a start of the driver, this time begins anew")
       ->capture_default_str();
-  app.add_option("--still", still,
-                 "a job that stands still for so long is diagnosed from the records of all ranks: "
-                 "the rank that the others wait for is started anew. A host whose devices the "
-                 "records blame tests itself, and wrong numbers are replayed, without that wait; "
-                 "0s: the driver does not look at records")
+  app.add_option(
+         "--still", still,
+         "how long a job may stand still until the driver diagnoses it from the records of all "
+         "ranks, and starts the rank that the others wait for anew. Where records blame the "
+         "devices of a host, that host tests itself at once, and wrong numbers are replayed "
+         "at once; 0s: the driver does not read records")
       ->capture_default_str();
   app.add_flag("--self-tests,!--no-self-tests", policy.self_tests,
                "a host with a device fault, or with three deaths by signals such as SIGSEGV, tests "

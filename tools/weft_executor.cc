@@ -99,8 +99,8 @@ int Main(int argc, char** argv) {
   std::string part;
   app.add_option(
       "--driver", run.store,
-      "where the driver, or the job's weft-store, listens; or etcd://HOST:PORT/PREFIX as "
-      "weft-driver --etcd has it, which says where");
+      "address at which the driver, or the job's weft-store, listens; or etcd://HOST:PORT/PREFIX, "
+      "as given to weft-driver --etcd, where that address is looked up");
   app.add_option("--host", options.host, "this host's name in the job, which no other has")
       ->capture_default_str();
   app.add_option("--address", options.address,
@@ -118,43 +118,47 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag_function(
       "--relay,!--no-relay", [&run](int64_t given) { run.relay = given > 0; },
-      "serve this host's ranks through a relay, so that the driver's store has two connections of "
-      "a host, and not one of each rank (default: --no-relay)");
+      "serve this host's ranks through a relay, so that the driver's store has two connections to "
+      "each host, and not one to each rank (default: --no-relay)");
   app.add_option("--master-port", run.master_port, "MASTER_PORT of the ranks")
       ->check(CLI::Range(1, 65535))
       ->capture_default_str();
-  app.add_option("--log-dir", run.log_dir, "folder for rank-K.log: all that rank K writes");
+  app.add_option("--log-dir", run.log_dir,
+                 "folder for rank-K.log, all that rank K writes, and spares.log (docs/running.md)");
   app.add_option("--output", output, "whose output is shown: all; none")
       ->check(CLI::IsMember({"all", "none"}))
       ->capture_default_str();
   app.add_flag("--no-prefix", no_prefix, "show lines without their \"[rank K] \"");
-  app.add_option("--grace", grace,
-                 "from SIGTERM to SIGKILL of ranks at the job's end; how long a host that is "
-                 "drained waits for the driver")
+  app.add_option(
+         "--grace", grace,
+         "time between SIGTERM and SIGKILL to the ranks at the end of the job, and how long a "
+         "host that is being drained waits for the driver")
       ->capture_default_str();
   app.add_option("--store-patience", patience,
-                 "how long a driver that is gone may take to come back")
+                 "how long a driver that cannot be reached may take to come back")
       ->capture_default_str();
-  app.add_option("--join-patience", join, "how long the driver may take to be there at first")
+  app.add_option("--join-patience", join, "how long the driver may take to start")
       ->capture_default_str();
-  app.add_option("--period", period, "between two heartbeats")->capture_default_str();
+  app.add_option("--period", period, "time between two heartbeats")->capture_default_str();
   app.add_option("--set", run.settings, "name=value, a setting for all ranks; may be repeated")
       ->allow_extra_args(false)
       ->take_all();
-  app.add_flag("--self-test", self_test, "test this host as the driver would have it, and exit");
+  app.add_flag("--self-test", self_test, "test this host as when the driver asks for it, and exit");
   app.add_option(
          "--test", options.self_test.commands,
          "a shell's command that the self-test runs, in place of its checks of the host and "
          "its links; may be repeated")
       ->allow_extra_args(false)
       ->take_all();
-  app.add_option("--test-limit", limit, "of the self-test's time")->capture_default_str();
+  app.add_option("--test-limit", limit, "the longest time that the self-test may take")
+      ->capture_default_str();
   app.add_option(
       "--replay", options.replay,
       "a shell's command that replays a step as one rank of a group of hosts and writes a "
       "line \"replay: DIGEST\" of what came out (weft-driver --replay-hosts) (default: "
       "the program with --replay, as weft-train has it)");
-  app.add_option("--replay-limit", replay_limit, "of a replay's time")->capture_default_str();
+  app.add_option("--replay-limit", replay_limit, "the longest time that a replay may take")
+      ->capture_default_str();
   app.add_option("--test-helpers", options.self_test.helpers,
                  "hosts that help with the self-test, as the driver has told them")
       ->group("");

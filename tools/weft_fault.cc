@@ -49,36 +49,50 @@ int Main(int argc, char** argv) {
   run->add_option("--ranks", ranks, "start so many ranks here (else: as weft-run started it)")
       ->check(CLI::Range(0, 256));
   run->add_option("--fault", emulation.fault, FaultList())->capture_default_str();
-  run->add_option("--rank", emulation.rank, "who has it (default: drawn by --seed)");
-  run->add_option("--step", emulation.at_step, "when it begins")->capture_default_str();
-  run->add_option("--severity", emulation.severity, "of slowness")
+  run->add_option("--rank", emulation.rank, "rank that has the fault (default: drawn by --seed)")
+      ->check(CLI::NonNegativeNumber);
+  run->add_option("--step", emulation.at_step, "step in which the fault begins")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  run->add_option("--severity", emulation.severity, "how many times as long a slow step takes")
       ->check(RealRange(1, 100))
       ->capture_default_str();
-  run->add_option("--steps", emulation.steps, "of the whole job")->capture_default_str();
+  run->add_option("--steps", emulation.steps, "steps of the whole job")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   run->add_option("--step-time", text.step_time, "compute of a healthy step")
       ->capture_default_str();
   run->add_option("--seed", emulation.seed, "draws the rank and the jitter")->capture_default_str();
   run->add_flag("--timing", emulation.timing, "print the median of its steps' times at the end");
   fault::InjectOptions injection;
-  CLI::App* inject = app.add_subcommand("inject", "into a rank of a job that runs on this host");
+  CLI::App* inject =
+      app.add_subcommand("inject", "put a fault into a rank of a job that runs on this host");
   inject->add_option("--fault", injection.fault, "kill; stop; pause and slow, for --for")
       ->check(CLI::IsMember({"kill", "stop", "pause", "slow"}))
       ->capture_default_str();
-  inject->add_option("--rank", injection.rank, "whom")->required();
-  inject->add_option("--step", injection.at_step, "from this step on")->capture_default_str();
+  inject->add_option("--rank", injection.rank, "rank that gets the fault")
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  inject->add_option("--step", injection.at_step, "first step in which the fault may begin")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   inject->add_option("--phase", injection.phase, "in this phase, as forward (default: any)");
-  inject->add_option("--severity", injection.severity, "of slow: so many times as long")
+  inject
+      ->add_option("--severity", injection.severity,
+                   "with slow: how many times as long the rank takes")
       ->check(RealRange(1.01, 100))
       ->capture_default_str();
   inject->add_option("--for", text.lasting, "how long pause and slow last")->capture_default_str();
-  inject->add_option("--patience", text.patience, "for the moment to come")->capture_default_str();
-  inject->add_option("--job", injection.job, "default: the one that began last")
+  inject->add_option("--patience", text.patience, "how long to wait for that step and phase")
+      ->capture_default_str();
+  inject->add_option("--job", injection.job, "the job's name (default: the job that began last)")
       ->check(CheckJobName);
   inject->add_option("--records", injection.folder, "folder of the rings");
   fault::FlipOptions flips;
   CLI::App* flip = app.add_subcommand(
       "flip", "run a program whose numbers in memory have bits flipped, as a bad host does it");
-  flip->add_option("--seed", flips.seed, "draws where")->capture_default_str();
+  flip->add_option("--seed", flips.seed, "seed by which the places of flipped bits are drawn")
+      ->capture_default_str();
   flip->add_option("program", flips.command, "the program and its arguments, after --")->required();
   CLI::App* list = app.add_subcommand("list", "the faults of run, and what should name them; JSON");
   const int status_of_usage = ReadCommandLine(app, argc, argv, [&]() -> absl::Status {

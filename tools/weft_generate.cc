@@ -224,22 +224,27 @@ int Main(int argc, char** argv) {
       ->excludes(prompt)
       ->excludes(prompts);
   GenerateOptions& options = command.options;
-  app.add_option("--tokens", options.tokens, "of each text, at most")->capture_default_str();
+  app.add_option("--tokens", options.tokens, "the most tokens of each text")->capture_default_str();
   app.add_option("--temperature", options.temperature,
                  "0: the likeliest token always; higher draws more freely")
       ->capture_default_str();
-  app.add_option("--top-k", options.top_k, "draw among so many likeliest tokens; 0: all")
+  app.add_option("--top-k", options.top_k,
+                 "draw among this many of the likeliest tokens; 0: among all")
       ->capture_default_str();
   app.add_option("--top-p", options.top_p,
                  "draw among the likeliest tokens that have this probability together")
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "of the first text; the next has the next")
+  app.add_option("--seed", options.seed,
+                 "seed of the first text; each further text has a seed higher by 1")
       ->capture_default_str();
   app.add_option("--batch", options.batch, "texts written at a time")->capture_default_str();
-  app.add_option("--precision", command.precision, "that the model computes in; else as trained")
+  app.add_option("--precision", command.precision,
+                 "number type that the model computes in (default: that of its training)")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  app.add_option("--tokenizer", command.load.tokenizer, "file; else that of the run");
-  app.add_option("--threads", command.threads, "else OMP_NUM_THREADS, or the cores")
+  app.add_option("--tokenizer", command.load.tokenizer,
+                 "the tokenizer's file (default: that of the run)");
+  app.add_option("--threads", command.threads,
+                 "compute threads (default: OMP_NUM_THREADS, else one for each core)")
       ->check(CLI::Range(1, 4096));
   app.add_flag("--json", command.as_json,
                "parts of texts as they come, then the texts, then the speed: one object a line");

@@ -69,7 +69,8 @@ void AddSimulation(CLI::App& command, Options& options) {
                      "A fabric's file or generator; empty: a leaf-spine of the hosts");
   command
       .add_option("--fan-out", options.fan_out,
-                  "Hosts below a relay of relays; 0: all below the root")
+                  "Hosts below each relay of the second level, between the hosts' relays and the "
+                  "root; 0: there is no second level")
       ->check(CLI::Range(0, 1 << 20));
   command.add_flag("--all-records", options.all_records, "Every host gets the records of all");
   command.add_option("--costs", options.costs,
@@ -81,8 +82,7 @@ void AddSimulation(CLI::App& command, Options& options) {
 void AddNccl(CLI::App& command, Options& options) {
   AddLayout(command, options);
   command
-      .add_option("--ranks-per-root", options.ranks_per_root,
-                  "Ranks of a group that one unique id is for")
+      .add_option("--ranks-per-root", options.ranks_per_root, "Ranks of a group for each unique id")
       ->check(CLI::Range(1, 1 << 20));
   command.add_option("--cuda-library", options.cuda_library,
                      "The library of CUDA code; empty: libweft-cuda.so beside this program");

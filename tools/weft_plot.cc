@@ -30,7 +30,8 @@ int Main(int argc, char** argv) {
   app.add_option("-o,--output", output, "the picture")->capture_default_str();
   app.add_option("--title", title, "default: the name of the run's folder");
   app.add_option("--unigram", unigram,
-                 "loss of a unigram model, nats a token (weft-data prepare prints it)");
+                 "loss of a unigram model, nats a token (weft-data prepare prints it)")
+      ->check(RealRange(0, 1000));
   app.add_flag("--log", log_scale, "logarithmic scale of the loss");
   const int status_of_usage = ReadCommandLine(app, argc, argv);
   if (status_of_usage != kGoOn) return status_of_usage;

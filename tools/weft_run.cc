@@ -39,27 +39,33 @@ struct CommandLine {
     app.add_option("-n,--ranks", o.ranks, "ranks on this host")
         ->check(CLI::Range(1, 4096))
         ->capture_default_str();
-    app.add_option("--recover", o.recover,
-                   "start a rank that died anew in its place, so many times in all, while the "
-                   "others wait for it (weft-train goes on from its last step; docs/recovery.md)")
+    app.add_option(
+           "--recover", o.recover,
+           "how many times, over all ranks of this host, a rank that died is started anew while "
+           "the others wait for it (weft-train goes on from its last step; docs/recovery.md)")
         ->check(CLI::Range(0, 1 << 20))
         ->capture_default_str();
     app.add_option("--backoff", backoff,
                    "pause before the third start of a rank that ends soon after its start, without "
                    "a new step; twice as long each time from there; 0s: none")
         ->capture_default_str();
-    app.add_option("--still", still,
-                   "with --recover, on one host: a job that stands still for so long is diagnosed, "
-                   "and the rank that the others wait for is killed and started anew, as one of "
-                   "the --recover times; 0s: it is only said")
+    app.add_option(
+           "--still", still,
+           "with --recover, on one host: how long a job may stand still until weft-run diagnoses "
+           "it, kills the rank that the others wait for and starts that rank anew, which "
+           "counts as one of the --recover times; 0s: weft-run only prints the diagnosis")
         ->capture_default_str();
-    app.add_option("--backoff-most", backoff_most, "the longest such pause")->capture_default_str();
-    app.add_option("--spares", o.spares,
-                   "spare processes of the program, which wait for the place of a rank that died: "
-                   "for programs that do (weft-train; docs/recovery.md)")
+    app.add_option("--backoff-most", backoff_most, "the longest pause of --backoff")
+        ->capture_default_str();
+    app.add_option(
+           "--spares", o.spares,
+           "spare processes of the program that wait to take the place of a rank that dies; the "
+           "program must support that, as weft-train does (docs/recovery.md)")
         ->check(CLI::Range(0, 64))
         ->capture_default_str();
-    app.add_option("--log-dir", o.log_dir, "folder for rank-K.log: all that rank K writes");
+    app.add_option(
+        "--log-dir", o.log_dir,
+        "folder for rank-K.log, all that rank K writes, and spares.log (docs/running.md)");
     app.add_option("--output", output,
                    "whose output is shown: all; rank0 (as it is, without a prefix); none")
         ->check(CLI::IsMember({"all", "rank0", "none"}))
@@ -74,9 +80,9 @@ struct CommandLine {
         ->capture_default_str();
     app.add_option(
         "--plan", o.plan,
-        "plan directory (weft-plan paths --out): this host's ranks as its order has them, "
-        "source ports by its paths, NCCL's topology and graph by its files; status 3 where it is "
-        "stale or for other hosts or ranks");
+        "plan directory (weft-plan paths --out), which gives the order of ranks, their source "
+        "ports, and the topology and graph files for NCCL; exit status 3 where the plan is stale "
+        "or for other hosts or ranks");
     app.add_option("--plan-unverified", o.plan_unverified,
                    "where too few switches answer to tell whether the plan still holds: warn, and "
                    "start the job; refuse, with status 3")
@@ -109,11 +115,13 @@ struct CommandLine {
         "the --store is not on a loopback address)");
     app.add_option_function<int>(
            "--fan-out", [&o](int given) { o.fan_out = given; },
-           "hosts below a relay above those of hosts, which each such number of hosts then has; 0: "
-           "none (default: none below 64 hosts, else their number's square root)")
+           "serve a second level of relays between the hosts' relays and the store, one relay for "
+           "this many hosts; 0: no second level (default: 0 for fewer than 64 hosts, else the "
+           "square root of the number of hosts)")
         ->check(CLI::Range(0, 65536));
-    app.add_option("--store-patience", store_patience,
-                   "how long a store that is gone may take to come back (weft-store --state-dir)")
+    app.add_option(
+           "--store-patience", store_patience,
+           "how long a store that cannot be reached may take to come back (weft-store --state-dir)")
         ->capture_default_str();
     app.add_option("--job", o.job, "the job's name (WEFT_JOB_ID) (default: weft-PID)")
         ->check(CheckJobName);
@@ -122,8 +130,8 @@ struct CommandLine {
            [&o](const std::vector<std::string>& given) {
              o.agent = given.empty() || given[0].empty() ? "127.0.0.1:9400" : given[0];
            },
-           "serve weft-agent's pages (/metrics, ...) while the job runs; with an address, there, "
-           "which must be loopback (default: 127.0.0.1:9400)")
+           "serve weft-agent's pages (/metrics, ...) while the job runs, at this loopback address "
+           "(default: 127.0.0.1:9400)")
         ->expected(0, 1)
         ->type_name("[ADDRESS]");
     app.add_flag("--json", o.json, "print a summary as the last line of standard output");

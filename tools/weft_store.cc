@@ -47,13 +47,17 @@ absl::Status Serve(const std::string& listen, const std::string& memory,
   options.listen = listen;
   options.state_dir = state_dir;
   options.open_to_unauthenticated = open;
-  if (!absl::ParseDuration(silence, &options.silence) || options.silence < absl::Seconds(3)) {
+  if (!ParseFinite(silence, &options.silence) || options.silence < absl::Seconds(3)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--silence ", silence, " is no duration of 3 s or more; right are 3s, 1m"));
   }
   options.core.description = absl::StrCat("weft-store pid ", getpid());
   options.core.session_linger = kSessionLinger;
   WEFT_ASSIGN_OR_RETURN(options.core.memory_limit, ParseBytes(memory));
+  if (options.core.memory_limit == Bytes(0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--memory ", memory, " has room for no key; right are 512MiB, 4GiB"));
+  }
   WEFT_ASSIGN_OR_RETURN(options.core.secret, net::SecretFromEnvironment());
   // Before the server's thread, so that the signals come to sigwait() below.
   sigset_t signals;

@@ -35,7 +35,7 @@ int Main(int argc, char** argv) {
   absl::Duration period;
   app.add_flag("--once", once, "print once and end");
   app.add_flag("--json", json, "one line of JSON each time");
-  app.add_option("--every", every, "between two looks")->capture_default_str();
+  app.add_option("--every", every, "time between two prints")->capture_default_str();
   const int status_of_usage = ReadCommandLine(app, argc, argv, [&] {
     return ParseFinite(every, &period) && period >= absl::Milliseconds(50)
                ? absl::OkStatus()

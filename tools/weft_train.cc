@@ -437,42 +437,44 @@ int Main(int argc, char** argv) {
   app.add_option("--ep", command.expert,
                  "data-parallel ranks that share the experts of a layer (parallel.expert)");
   app.add_option("--pp", command.pipeline, "stages of the pipeline (parallel.pipeline)");
-  app.add_option(
-      "--schedule", command.schedule,
-      absl::StrCat("of the pipeline (parallel.schedule): ", topology::kPipelineScheduleNames));
+  app.add_option("--schedule", command.schedule,
+                 absl::StrCat("order of the passes of the pipeline (parallel.schedule): ",
+                              topology::kPipelineScheduleNames));
   app.add_option("--zero", command.zero,
                  "stage of ZeRO over the data-parallel ranks (parallel.zero)");
   app.add_flag("--replay", command.replays,
-               "do one step again, from the run folder's newest checkpoint, without changing the "
-               "run, and write a digest of what comes out: \"replay: DIGEST\" (weft-driver "
+               "compute one step again, from the run folder's newest checkpoint, without changing "
+               "the run, and print a digest of the result: \"replay: DIGEST\" (weft-driver "
                "--replay-hosts)");
   app.add_option(
          "--measure-kernels", command.measure_kernels,
-         "measure anew, for up to so many seconds at the start, which library is fastest at "
-         "each product and at attention, and keep it for later runs on this machine; on an "
-         "idle one")
+         "measure anew, for up to this many seconds at the start, which library is fastest at "
+         "each product and at attention, and keep the result for later runs on this machine, "
+         "which should be idle")
       ->check(RealRange(0.1, 600));
   CLI::Option* const check = app.add_flag(
       "--check", command.check,
-      "say what the layout means (ranks, micro-batches, bubble, memory) or why it cannot "
-      "be, and exit without training");
+      "print what the layout means (ranks, micro-batches, bubble, memory) or why it is not "
+      "possible, and exit without training");
   app.add_option("--ranks", command.ranks,
-                 "with --check: of the job; without it, a job has the "
-                 "ranks that its launcher starts (weft-run -n)")
+                 "with --check: ranks of the job; without --check, these are the ranks that the "
+                 "launcher starts (weft-run -n)")
       ->check(CLI::Range(1, 1 << 20))
       ->needs(check);
   app.add_option("--ranks-per-host", command.ranks_per_host,
-                 "with --check: ranks that share a host's memory; else all of the job")
+                 "with --check: ranks that share a host's memory (default: all of the job)")
       ->check(CLI::Range(1, 1 << 20))
       ->needs(check);
-  app.add_option("--vocabulary", command.vocabulary,
-                 "with --check: tokens of the vocabulary; else the data's, and where there is none "
-                 "the model's")
+  app.add_option(
+         "--vocabulary", command.vocabulary,
+         "with --check: tokens of the vocabulary (default: those of the data or, where there is "
+         "no data, of the model)")
       ->check(CLI::Range(1, 1 << 24))
       ->needs(check);
-  app.add_option("--gpu-memory", command.gpu_memory,
-                 "with --check and train.device=cuda: what a GPU has, as 80GiB; else this "
-                 "machine's first, where it has one")
+  app.add_option(
+         "--gpu-memory", command.gpu_memory,
+         "with --check and train.device=cuda: memory of a GPU, as 80GiB (default: that of this "
+         "machine's first GPU, if there is one)")
       ->needs(check);
   app.add_option("--set", command.overrides, "KEY=VALUE of the config, as train.steps=100")
       ->allow_extra_args(false);

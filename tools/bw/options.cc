@@ -102,11 +102,7 @@ absl::Status Resolve(const Words& words, Options& options) {
   if (options.step <= Bytes(0) && options.factor <= 1) {
     return absl::InvalidArgumentError("--stepbytes must be above 0");
   }
-  if (!absl::ParseDuration(words.repeat_time, &options.repeat_time) ||
-      options.repeat_time < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--repeat-time '", words.repeat_time, "' is no time, as in 60ms"));
-  }
+  WEFT_RETURN_IF_ERROR(TakeDuration("--repeat-time", words.repeat_time, options.repeat_time));
   if (!words.groups.empty()) {
     WEFT_ASSIGN_OR_RETURN(options.groups, topology::ParseMesh(words.groups));
   }
@@ -182,7 +178,7 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--repeats", options.repeats, "Repeats: the table shows their median")
       ->check(CLI::PositiveNumber);
   app.add_option("-m,--in-flight", options.in_flight,
-                 "Operations that are under way at once; 1: each is waited for")
+                 "Operations that are under way at once; 1: one after the other")
       ->check(CLI::PositiveNumber);
   app.add_option("-c,--check", words.check, "Check the result (0 or 1)")->check(CLI::Range(0, 1));
   app.add_option("-o,--redop", words.reduction, "sum, avg, min, max, prod, band, bor, bxor or all");
@@ -220,7 +216,7 @@ void Declare(CLI::App& app, Words& words, Options& options) {
                "collective.costs names (empty: one for this machine in ~/.cache); all jobs choose "
                "their algorithms by it from then on");
   app.add_flag("--force", options.force,
-               "Of --calibrate: keep the numbers although other programs ran beside it");
+               "With --calibrate: keep the numbers although other programs ran at the same time");
   app.add_flag("--json", options.json, "Print one JSON object and no table");
 }
 
@@ -230,11 +226,14 @@ std::vector<Bytes> Options::Sizes() const {
   std::vector<Bytes> sizes;
   for (Bytes size = size_min; size <= size_max;) {
     sizes.push_back(size);
-    Bytes next =
-        factor > 1
-            ? Bytes(static_cast<int64_t>(std::ceil(static_cast<double>(size.count()) * factor)))
-            : size + step;
-    size = std::max(next, size + Bytes(1));
+    if (factor > 1) {
+      const double next = std::ceil(static_cast<double>(size.count()) * factor);
+      if (next > static_cast<double>(size_max.count())) break;
+      size = std::max(Bytes(static_cast<int64_t>(next)), size + Bytes(1));
+    } else {
+      if (size_max - size < step) break;
+      size = size + step;
+    }
   }
   return sizes;
 }

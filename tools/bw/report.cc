@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/host_name.h"
 #include "base/json_text.h"
+#include "base/median.h"
 
 namespace weft::bw {
 namespace {
@@ -189,9 +190,8 @@ void Report::End(const std::string& links) {
   absl::PrintF("# Out of bounds values : %d %s\n", wrong_, wrong_ == 0 ? "OK" : "FAILED");
   absl::PrintF("# Avg bus bandwidth    : %.4f\n", average);
   if (!regrets_.empty()) {
-    std::sort(regrets_.begin(), regrets_.end());
     absl::PrintF("# Regret of the choices (*): median %.1f %%, at most %.1f %%, %s\n",
-                 100 * regrets_[regrets_.size() / 2], 100 * regret_max_, regret_max_at_);
+                 100 * UpperMedian(regrets_), 100 * regret_max_, regret_max_at_);
   }
   std::fflush(stdout);
 }

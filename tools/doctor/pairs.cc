@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "base/median.h"
 #include "base/status.h"
 #include "collectives/communicator.h"
 
@@ -41,8 +42,7 @@ class Pair {
       WEFT_RETURN_IF_ERROR(Pull(kPingBytes, deadline));
       trips.push_back(absl::ToDoubleMicroseconds(clock_.Now() - start));
     }
-    absl::c_sort(trips);
-    direction.latency_us = trips[trips.size() / 2] / 2;
+    direction.latency_us = UpperMedian(std::move(trips)) / 2;
     const absl::Time start = clock_.Now();
     for (int i = 0; i < options_.repeats; ++i) {
       WEFT_RETURN_IF_ERROR(Push(buffer_.size(), deadline));
@@ -82,12 +82,6 @@ class Pair {
   std::vector<char>& buffer_;
   SystemClock clock_;
 };
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  absl::c_sort(values);
-  return values[values.size() / 2];
-}
 
 // "a, b, c and 9 more".
 std::string SomeOf(const std::vector<std::string>& names) {
@@ -200,7 +194,7 @@ void CheckDirections(const std::vector<Direction>& directions,
     by_ends[{direction.from, direction.to}] = &direction;
     if (direction.error.empty()) speeds.push_back(direction.gbps);
   }
-  const double median = Median(speeds);
+  const double median = UpperMedian(std::move(speeds));
   for (const Direction& direction : directions) {
     const std::string subject = absl::StrCat(names[static_cast<size_t>(direction.from)], " -> ",
                                              names[static_cast<size_t>(direction.to)]);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/median.h"
 #include "base/random.h"
 #include "base/records.h"
 #include "base/status.h"
@@ -71,9 +72,7 @@ class Rank {
       took_ns_.push_back(SystemClock::Nanoseconds() - start_ns);
     }
     if (options_.timing && rank_ == 0 && !took_ns_.empty()) {
-      const auto middle = took_ns_.begin() + static_cast<std::ptrdiff_t>(took_ns_.size() / 2);
-      std::nth_element(took_ns_.begin(), middle, took_ns_.end());
-      std::printf("{\"step_median_ns\":%lld}\n", static_cast<long long>(*middle));
+      std::printf("{\"step_median_ns\":%lld}\n", static_cast<long long>(UpperMedian(took_ns_)));
     }
     return absl::OkStatus();
   }

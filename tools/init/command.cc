@@ -79,7 +79,7 @@ void AddDuration(CLI::App& command, const std::string& name, absl::Duration* val
 void AddLayout(CLI::App& command, Options& options) {
   command
       .add_option("--ranks", options.ranks,
-                  "Ranks, to be held against the layout; 0: those of the layout")
+                  "Ranks, which must be as many as the layout has; 0: those of the layout")
       ->check(CLI::Range(0, 1 << 20));
   command
       .add_option("--hosts", options.hosts,
@@ -94,8 +94,10 @@ void AddLayout(CLI::App& command, Options& options) {
 void AddPhases(CLI::App& command, Options& options) {
   command.add_flag("--relay", options.relay, "A relay a host, between its ranks and the store");
   command
-      .add_option("--fan-out", options.fan_out,
-                  "With --relay: hosts below a relay of relays; 0: all below the root")
+      .add_option(
+          "--fan-out", options.fan_out,
+          "With --relay: hosts below each relay of the second level, between the hosts' relays and "
+          "the root; 0: there is no second level")
       ->check(CLI::Range(0, 1 << 20));
   command
       .add_option_function<std::string>(
@@ -106,7 +108,7 @@ void AddPhases(CLI::App& command, Options& options) {
       ->check(CLI::IsMember({"wanted", "all"}));
   command
       .add_option("--connect-ranks", options.connect_ranks,
-                  "Open all connections of so many ranks, on evenly spread hosts; -1: 1024")
+                  "Open all connections of this many ranks, on evenly spread hosts; -1: 1024")
       ->check(CLI::Range(-1, 1 << 20));
   command
       .add_option("--workers", options.workers,
@@ -124,10 +126,10 @@ void AddOperations(CLI::App& command, Options& options) {
   command.add_option("--connections", options.op_connections, "Numbers of connections")
       ->delimiter(',')
       ->check(CLI::Range(1, 16384));
-  command.add_option("--depths", options.op_depths, "Requests under way on each")
+  command.add_option("--depths", options.op_depths, "Requests under way on each connection")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
-  AddDuration(command, "--op-time", &options.op_time, "How long each is measured");
+  AddDuration(command, "--op-time", &options.op_time, "How long each combination is measured");
 }
 
 absl::StatusOr<Measurement> MeasureWithProgress(Options options) {

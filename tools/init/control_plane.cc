@@ -1,6 +1,7 @@
 #include "tools/init/control_plane.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <optional>
@@ -301,7 +302,8 @@ std::optional<double> ParseSeconds(absl::string_view text) {
        {std::pair("ns", 1e-9), std::pair("us", 1e-6), std::pair("ms", 1e-3), std::pair("s", 1.0)}) {
     absl::string_view number = text;
     double value = 0;
-    if (absl::ConsumeSuffix(&number, unit) && absl::SimpleAtod(number, &value) && value >= 0) {
+    if (absl::ConsumeSuffix(&number, unit) && absl::SimpleAtod(number, &value) && value >= 0 &&
+        std::isfinite(value)) {
       return value * factor;
     }
   }

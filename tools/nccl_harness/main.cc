@@ -47,7 +47,7 @@ absl::Status ParseSize(const std::string& name, const std::string& text, size_t*
 }
 
 absl::Status ParseTime(const std::string& name, const std::string& text, absl::Duration* out) {
-  if (absl::ParseDuration(text, out) && *out > absl::ZeroDuration()) return absl::OkStatus();
+  if (ParseFinite(text, out) && *out > absl::ZeroDuration()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(name, " '", text, "' is no time, as in 500ms or 30s"));
 }
@@ -102,29 +102,33 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--ranks", words.ranks, "The two ranks: processes, or threads of one process")
       ->check(CLI::IsMember({"processes", "threads"}));
   app.add_option("--device", options.device, "The plugin's device")->check(CLI::NonNegativeNumber);
-  app.add_option("--communicators", options.communicators, "Of the random traffic")
+  app.add_option("--communicators", options.communicators, "Communicators of the random traffic")
       ->check(CLI::Range(1, 64));
   app.add_option("--requests", options.requests, "Random messages each way on each communicator")
       ->check(CLI::Range(1, kRequestsMost));
   app.add_option("--size-max", words.size_max, "Largest random message, up to 1G");
   app.add_option("--memory", words.memory,
-                 "Buffers of one side of one connection, about; 2G at most");
-  app.add_option("--seed", options.seed, "Of sizes, tags, groups and orders");
+                 "Bytes of the buffers of one side of one connection, about; at most 2G");
+  app.add_option("--seed", options.seed,
+                 "Seed from which sizes, tags, groups and orders are drawn");
   app.add_option("--timeout", words.timeout,
-                 "For a connection to stand, or any request to complete");
-  app.add_option("--block-limit", words.block_limit, "A call that takes longer has blocked");
-  app.add_option("--death-limit", words.death_limit, "In which a peer's death must be an error");
+                 "Longest time until a connection is set up, or a request completes");
+  app.add_option("--block-limit", words.block_limit,
+                 "A call that takes longer than this counts as one that blocks");
+  app.add_option("--death-limit", words.death_limit,
+                 "Time within which the death of the peer must become an error");
   app.add_option("--connections", options.connections,
                  "Instead: set up so many connections each way, and time it; 0: do not")
       ->check(CLI::Range(0, 8000));
   app.add_flag("--measure", options.measure, "Instead: latency and bandwidth");
   app.add_option("-b,--minbytes", words.measure_min, "Smallest size of --measure");
   app.add_option("-e,--maxbytes", words.measure_max, "Largest size of --measure");
-  app.add_option("-f,--stepfactor", options.measure_factor, "Between sizes of --measure")
+  app.add_option("-f,--stepfactor", options.measure_factor, "Factor between the sizes of --measure")
       ->check(CLI::Range(2, 1 << 20));
   app.add_option("-n,--iters", options.iterations, "Messages of each size of --measure")
       ->check(CLI::PositiveNumber);
-  app.add_option("--chunk", words.chunk, "Send --measure's messages in pieces of this; 0: whole");
+  app.add_option("--chunk", words.chunk,
+                 "Bytes of the pieces in which --measure sends its messages; 0: whole messages");
   app.add_option("--json", words.json, "Also write a JSON object to this file; -: print it alone");
   app.add_flag("--contracts", words.contracts, "List the contracts and end");
   app.add_flag("-v,--verbose", options.verbose, "Show what the plugin logs");

@@ -9,19 +9,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/median.h"
 #include "tools/observe/rules.h"
 
 namespace weft::observe {
 namespace {
 
 using Window = std::vector<double>;
-
-double MedianOf(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 double Dot(const Window& a, const Window& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
@@ -83,7 +77,7 @@ std::optional<int> Farthest(const std::map<int, Window>& windows, const MinderOp
     sums.push_back(sum);
     top = std::max(top, {sum, rank});
   }
-  const double median = MedianOf(std::move(sums));
+  const double median = LowerMedian(std::move(sums));
   if (top.first < options.distance || top.first < options.times * median) return std::nullopt;
   return top.second;
 }
@@ -165,7 +159,7 @@ std::vector<Finding> ByGreyhound(const JobView& view, const DiagnoseOptions& opt
     shifts.push_back(change.has_value() ? change->shift() : 0);
     if (change.has_value()) changes[rank] = *change;
   }
-  const double common = std::max(0.0, MedianOf(shifts));
+  const double common = std::max(0.0, LowerMedian(shifts));
   for (const auto& [rank, change] : changes) {
     if (change.shift() - common < options.slow_ratio - 1) continue;
     findings.push_back(Slow(rank, absl::StrFormat("its own time a step rose by %.0f%%, and stays",
@@ -244,7 +238,7 @@ std::optional<int> MinderOutlier(const MetricSeries& series, const MinderOptions
   std::sort(all.begin(), all.end());
   const size_t cut = all.size() / 20;
   const double least = all[cut], most = all[all.size() - 1 - cut];
-  const double range = std::max(most - least, 0.2 * std::abs(MedianOf(all)));
+  const double range = std::max(most - least, 0.2 * std::abs(LowerMedian(all)));
   if (range <= 0) return std::nullopt;
   const size_t count = steps - options.window + 1;
   std::vector<std::map<int, Window>> windows(count);
@@ -272,7 +266,7 @@ std::optional<ChangePoint> LastChange(absl::Span<const double> values) {
   constexpr double kHazard = 1.0 / 50, kCertain = 0.9;
   constexpr size_t kLeast = 3;
   if (values.size() < 2 * kLeast) return std::nullopt;
-  const double scale = MedianOf({values.begin(), values.end()});
+  const double scale = LowerMedian(Window{values.begin(), values.end()});
   if (scale <= 0) return std::nullopt;
   const Belief prior{1, 0.1, 1, 1e-3};
   // By run length: the posterior, and what it believes of the values of that run.
@@ -302,8 +296,8 @@ std::optional<ChangePoint> LastChange(absl::Span<const double> values) {
   if (about < kCertain || run < kLeast || values.size() - run < kLeast) return std::nullopt;
   ChangePoint change{.at = values.size() - run};
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(change.at);
-  change.before = MedianOf({values.begin(), middle});
-  change.after = MedianOf({middle, values.end()});
+  change.before = LowerMedian(Window{values.begin(), middle});
+  change.after = LowerMedian(Window{middle, values.end()});
   return change;
 }
 

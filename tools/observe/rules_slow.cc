@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/median.h"
 #include "base/status.h"
 #include "tools/observe/rules.h"
 
@@ -22,15 +23,6 @@ constexpr size_t kNoiseSteps = 10;
 constexpr double kNoiseLeast = 0.01;
 // So many standard errors: heavy tails of a busy host's times need more than the usual three.
 constexpr double kCertain = 6;
-
-// The lower one of two: of two ranks, the slower one stands out.
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const size_t middle = (values.size() - 1) / 2;
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle),
-                   values.end());
-  return values[middle];
-}
 
 // Ranks that do the same work: those of one pipeline stage, which is the outermost axis of the
 // mesh.
@@ -93,7 +85,7 @@ std::pair<std::string, double> SlowestPhase(const JobView& view, const std::vect
   for (int64_t step : steps) {  // outside of all phases
     std::vector<double> others;
     for (int peer : peers) others.push_back(Outside(StepOf(view.ranks.at(peer), step)));
-    most.second += Outside(StepOf(view.ranks.at(culprit), step)) - Median(others);
+    most.second += Outside(StepOf(view.ranks.at(culprit), step)) - LowerMedian(others);
   }
   most.second = std::max(0.0, most.second / static_cast<double>(steps.size()));
   for (const std::string& phase : phases) {
@@ -102,7 +94,7 @@ std::pair<std::string, double> SlowestPhase(const JobView& view, const std::vect
     for (int64_t step : steps) {
       std::vector<double> others;
       for (int peer : peers) others.push_back(SecondsIn(StepOf(view.ranks.at(peer), step), phase));
-      excess += SecondsIn(StepOf(view.ranks.at(culprit), step), phase) - Median(others);
+      excess += SecondsIn(StepOf(view.ranks.at(culprit), step), phase) - LowerMedian(others);
     }
     excess /= static_cast<double>(steps.size());
     if (excess > most.second) most = {phase, excess};
@@ -126,7 +118,7 @@ std::map<std::string, double> MedianWork(const JobView& view, const std::vector<
     }
   }
   std::map<std::string, double> medians;
-  for (auto& [phase, work] : all) medians[phase] = Median(std::move(work));
+  for (auto& [phase, work] : all) medians[phase] = LowerMedian(std::move(work));
   return medians;
 }
 
@@ -148,7 +140,7 @@ std::map<int, std::vector<double>> OwnRatios(const JobView& view, const std::vec
     std::vector<double> own;
     const std::map<std::string, double> work = MedianWork(view, peers, step);
     for (int rank : peers) own.push_back(OwnAtMedianWork(StepOf(view.ranks.at(rank), step), work));
-    const double median = Median(own);
+    const double median = LowerMedian(own);
     for (size_t i = 0; i < peers.size(); ++i) {
       ratios[peers[i]].push_back(median > 0 ? own[i] / median : 1);
     }
@@ -164,7 +156,7 @@ double NoiseOf(const std::map<int, std::vector<double>>& ratios, int candidate) 
     if (rank == candidate && ratios.size() > 2) continue;
     for (double ratio : own) strays.push_back(std::abs(ratio - 1));
   }
-  return std::max(kNoiseLeast, 1.4826 * Median(strays));
+  return std::max(kNoiseLeast, 1.4826 * LowerMedian(strays));
 }
 
 // What DCGM says of a slow device.
@@ -208,12 +200,12 @@ Finding SlowRank(const JobView& view, const std::vector<int>& peers, int culprit
   } else if (phase.empty()) {
     finding.component = Component::kProgram;
     finding.advice = "see what its program does between its phases";
-  } else if (share > 0.1 + 2 * Median(shares)) {
+  } else if (share > 0.1 + 2 * LowerMedian(shares)) {
     finding.component = Component::kHost;
     finding.evidence.push_back(
         absl::StrFormat("its threads were ready to run without a core for %.0f%% of its life, its "
                         "peers' for %.0f%%",
-                        share * 100, Median(shares) * 100));
+                        share * 100, LowerMedian(shares) * 100));
     finding.advice = absl::StrCat("see what else runs on host ", rank.process.host);
   } else if (const Reading* throttled = rank.FindReading("cgroup", "nr_throttled");
              throttled != nullptr && throttled->grew() >= 3) {
@@ -309,7 +301,7 @@ std::vector<Finding> FindSlowStorage(const JobView& view) {
     for (int64_t step : CommonSteps(view, peers)) {  // newest first
       std::vector<double> took;
       for (int peer : peers) took.push_back(SecondsIn(StepOf(view.ranks.at(peer), step), phase));
-      const double median = Median(took);
+      const double median = LowerMedian(took);
       if (median <= 0) continue;
       for (size_t i = 0; i < peers.size(); ++i) {
         if (took[i] < kRatio * median || took[i] - median < 0.5 * MedianStep(view)) continue;
@@ -356,7 +348,7 @@ template <typename Value>
 double MedianOf(const std::vector<Candidate>& candidates, Value value) {
   std::vector<double> values;
   for (const Candidate& candidate : candidates) values.push_back(value(candidate));
-  return Median(std::move(values));
+  return LowerMedian(std::move(values));
 }
 
 // What every slow flow of a transport has in common: one rank, where there are two of them or more.

@@ -4,10 +4,12 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/median.h"
 #include "tools/observe/rules.h"
 
 namespace weft::observe {
@@ -225,10 +227,7 @@ double MedianStep(const JobView& view) {
   for (const auto& [number, rank] : view.ranks) {
     for (const StepTimes& step : rank.steps) times.push_back(step.total());
   }
-  if (times.empty()) return 0;
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
-                   times.end());
-  return times[times.size() / 2];
+  return UpperMedian(std::move(times));
 }
 
 std::vector<Finding> FindLivelock(const JobView& view, const DiagnoseOptions& options) {

@@ -5,10 +5,12 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/median.h"
 #include "tools/observe/rules.h"
 
 namespace weft::observe {
@@ -237,9 +239,7 @@ void TakeLosses(const JobView& view, Findings* findings) {
   std::map<int64_t, double> medians;
   for (auto& [step, values] : losses) {
     if (values.size() < 3) continue;
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    medians[step] = *middle;
+    medians[step] = UpperMedian(std::move(values));
   }
   for (const auto& [number, rank] : view.ranks) {
     for (const StepTimes& step : rank.steps) {

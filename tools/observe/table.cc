@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/json_text.h"
+#include "base/median.h"
 #include "tools/observe/rules.h"
 
 namespace weft::observe {
@@ -100,10 +102,7 @@ double TokensPerSecond(const JobView& view) {
     if (rank.steps.empty() || rank.steps.back().total() <= 0) continue;
     rates.push_back(static_cast<double>(rank.steps.back().tokens) / rank.steps.back().total());
   }
-  if (rates.empty()) return 0;
-  std::nth_element(rates.begin(), rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2),
-                   rates.end());
-  return rates[rates.size() / 2];
+  return UpperMedian(std::move(rates));
 }
 
 std::string JobTable(const JobView& view, const std::vector<Finding>& findings, size_t rows) {

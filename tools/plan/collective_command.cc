@@ -124,7 +124,7 @@ CollectiveCommand::CollectiveCommand(CLI::App& app)
   command.add_option("--size", size_, "Explains this size, with the runners-up; repeatable");
   command.add_option("--sizes", sizes_, "Without --size: a line for each of this range, by 4");
   command.add_option("-d,--datatype", type_, "Type of the elements");
-  command.add_option("--root", root_, "Of broadcast, reduce, gather, scatter");
+  command.add_option("--root", root_, "Root rank of broadcast, reduce, gather and scatter");
   command.add_option("--mesh", mesh_,
                      "The layout of a job, as tp8,dp4: plans the groups along each axis, which all "
                      "run at once and share their hosts' cores, memory and NICs; empty: one group "
@@ -136,10 +136,15 @@ CollectiveCommand::CollectiveCommand(CLI::App& app)
           "panel of --svg, on each")
       ->allow_extra_args(false);
   command.add_option("--hosts", hosts_,
-                     "How many; or, of a fabric, a hostlist h[0-63,70]; empty: 1, or all of them");
-  command.add_option("--ranks-per-host", ranks_per_host_, "0: a rank a NIC of the fabric, else 1")
+                     "Number of hosts; with --fabric also a hostlist, h[0-63,70]; empty: 1, or all "
+                     "hosts of the fabric");
+  command
+      .add_option("--ranks-per-host", ranks_per_host_,
+                  "Ranks of each host; 0: one for each NIC of the fabric, without --fabric 1")
       ->check(CLI::Range(0, kRanksMax));
-  command.add_option("--cores", cores_, "Of a host, for all its ranks; 0: as this machine")
+  command
+      .add_option("--cores", cores_,
+                  "Cores of a host, for all its ranks; 0: as many as this machine has")
       ->check(CLI::Range(0, 1 << 16));
   command.add_option("--group", group_, "Name of the group, for settings that force by group");
   command.add_option("--transport", transport_, "As the setting; empty: the setting");

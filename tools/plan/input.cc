@@ -48,9 +48,10 @@ void InputWords::Declare(CLI::App& app) {
   app.add_option("--balance", balance,
                  "How flows find their cables: hashed (ECMP), planned (source ports chosen by the "
                  "path planner) or even (sprayed)");
-  app.add_option("--seed", seed, "Of random orders and of local search");
-  app.add_flag("--regroup", regroup,
-               "May choose which ranks share a host; else consecutive ranks do");
+  app.add_option("--seed", seed, "Seed of random orders and of local search");
+  app.add_flag(
+      "--regroup", regroup,
+      "Let the planner choose which ranks share a host (default: consecutive ranks share one)");
   app.add_option("--effort", effort, "Work of the search, relative to the default")
       ->check(RealRange(0.001, 1000));
   app.add_option("--json", json, "Write the results into this file; -: print them, and no tables");

@@ -35,9 +35,11 @@ OrderCommand::OrderCommand(CLI::App& app)
                        "Orders to compare with: as-allocated, random, block (Slurm's), or rank "
                        "files; the first also for the reasons");
   command_->add_option("-o,--out", out_, "Folder for the files of the order; empty: none");
-  command_->add_option("--cores-per-rank", cores_per_rank_, "In openmpi.rankfile")
+  command_
+      ->add_option("--cores-per-rank", cores_per_rank_, "Cores of each rank in openmpi.rankfile")
       ->check(CLI::Range(1, 1024));
-  command_->add_option("--nic-prefix", nic_prefix_, "NICs' names in nccl-topo.xml, before numbers");
+  command_->add_option("--nic-prefix", nic_prefix_,
+                       "Names of NICs in nccl-topo.xml, without their numbers");
 }
 
 absl::Status OrderCommand::Run() const {

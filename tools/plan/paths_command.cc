@@ -296,7 +296,7 @@ PathsCommand::PathsCommand(CLI::App& app)
   command_->add_option("--svg", svg_,
                        "Draw the cables' loads before and after, and the flows; empty: none");
   command_->add_option("-o,--out", out_, "Folder for the plan; empty: none");
-  command_->add_option("--hash-seed", hash_seed_, "Of the switches' hashes");
+  command_->add_option("--hash-seed", hash_seed_, "Seed of the modelled switches' hashes");
   command_->add_option("--subflows", subflows_, "Queue pairs of a flow, at most")
       ->check(CLI::Range(1, 64));
   command_->add_option("--ports", ports_, "File for the ports, RANK PEER PORT ... a line");

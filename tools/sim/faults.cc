@@ -8,6 +8,7 @@
 #include "base/read_file.h"
 #include "base/status.h"
 #include "base/text_lines.h"
+#include "tools/command_line.h"
 #include "tools/sim/options.h"
 
 namespace weft::sim {
@@ -25,7 +26,7 @@ absl::Status TakeLine(absl::Span<const absl::string_view> words, const Fabric& f
   const absl::string_view at = words[0], what = words[1];
   const absl::string_view cables = words[2], more = words.size() > 3 ? words[3] : "";
   LinkFault fault;
-  if (!absl::ParseDuration(at, &fault.at) || fault.at < absl::ZeroDuration()) {
+  if (!ParseFinite(at, &fault.at)) {
     return absl::InvalidArgumentError(absl::StrCat("'", at, "' is no time, as in 2ms"));
   }
   if (what == "bandwidth") {

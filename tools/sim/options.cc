@@ -74,7 +74,7 @@ void Declare(CLI::App& app, Words& words, Options& options) {
       ->excludes(traffic);
   app.add_flag("--list-workloads", words.list_workloads,
                "Print every workload with its keys, and end");
-  app.add_option("--seed", packet.seed, "Of everything that is drawn");
+  app.add_option("--seed", packet.seed, "Seed of all random draws");
   app.add_option("--level", words.level, "Every packet, or rates alone")
       ->check(CLI::IsMember({"packet", "flow"}));
   app.add_option("--transport", options.transport, "See below")
@@ -82,7 +82,7 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--cc", words.cc,
                  "Congestion controller; empty: the transport's own, with multipath nscc");
   app.add_option("--policy", words.policy, "multipath: which path a packet takes");
-  app.add_option("--paths", words.paths, "multipath: that a connection has")
+  app.add_option("--paths", words.paths, "multipath: paths of a connection")
       ->check(CLI::Range(1, 4096));
   app.add_option("--piece", words.piece, "multipath: bytes on one path before another is chosen");
   app.add_option("--hops", words.hops, "--cc: switches on the way, for targets that grow with them")
@@ -94,14 +94,16 @@ void Declare(CLI::App& app, Words& words, Options& options) {
                  "Of every switch, with ecmp: " + topology::SwitchHashes::Names() +
                      "; none: random, from the seed");
   app.add_option("--payload", words.payload, "Bytes of a full packet");
-  app.add_option("--header", words.header, "Bytes on the wire besides");
+  app.add_option("--header", words.header,
+                 "Bytes of headers on the wire for each packet, in addition to the payload");
   app.add_option("--ack-size", words.ack_size, "Bytes of an acknowledgement on the wire");
   app.add_option("--ack-every", packet.ack_every, "roce: packets an acknowledgement");
   app.add_option("--window", words.window,
                  "Bytes a transfer may have in flight; 0: no limit with roce, else 1.5 times what "
                  "its path holds");
-  app.add_option("--timeout", words.timeout,
-                 "Of retransmission; 0s: 1ms with roce, else 200us, and 3 round trips at least");
+  app.add_option(
+      "--timeout", words.timeout,
+      "Retransmission timeout; 0s: 1ms with roce, else 200us, and 3 round trips at least");
   app.add_option("--nack-interval", words.nack_interval,
                  "roce: between NACKs for one packet; 0s: two round trips");
   app.add_option("--reordering", packet.reordering,
@@ -124,22 +126,25 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--ecn-probability", words.ecn_probability,
                  "Share marked just below --ecn-max; -1: 0.2, with uec 1");
   app.add_option("--ecn-reference", words.ecn_reference,
-                 "Speed of port for which the two are meant; others in proportion; 0: all the "
-                 "same; auto: 25Gbps if they are auto");
+                 "Speed of the port for which --ecn-min and --ecn-max are meant; others in "
+                 "proportion; 0: all the same; auto: 25Gbps if they are auto");
   app.add_option("--pfc", words.pfc, "Pause neighbours instead of dropping")
       ->check(CLI::IsMember({"auto", "on", "off"}));
   app.add_option("--pfc-xoff", words.pfc_xoff,
                  "Threshold of an ingress; 0: a share of the free memory of the switch");
-  app.add_option("--pfc-shift", packet.pfc.dynamic_shift, "The share is 1 / 2^this");
+  app.add_option("--pfc-shift", packet.pfc.dynamic_shift,
+                 "The share of free memory for --pfc-xoff 0 is 1 / 2^this");
   app.add_option("--pfc-resume", words.pfc_resume, "Resume this much below the threshold");
   app.add_option("--pfc-headroom", words.pfc_headroom,
                  "Above the threshold, of each ingress; 0: what loses nothing");
-  app.add_option("--pfc-reaction", words.pfc_reaction, "What a neighbour takes to obey");
+  app.add_option("--pfc-reaction", words.pfc_reaction,
+                 "Time that a neighbour takes to obey a pause");
   app.add_option("--loss", words.loss, "Share of packets that each link loses");
-  app.add_option("--corruption", words.corruption, "Share that it spoils");
-  app.add_option("--duplication", words.duplication, "Share that arrives twice");
-  app.add_option("--reordering-share", words.reordering, "Share that arrives late");
-  app.add_option("--reordering-delay", words.reordering_delay, "By up to this");
+  app.add_option("--corruption", words.corruption, "Share of packets that each link damages");
+  app.add_option("--duplication", words.duplication, "Share of packets that arrive twice");
+  app.add_option("--reordering-share", words.reordering, "Share of packets that arrive late");
+  app.add_option("--reordering-delay", words.reordering_delay,
+                 "How late those packets arrive, at most");
   app.add_option("--faults", options.faults, "File of links that fail, recover or slow down");
   app.add_option("--json", options.json, "Write the result into this file ('-': standard output)");
   app.add_option("--timeline", options.timeline, "Write a trace for Perfetto into this file");
@@ -148,7 +153,7 @@ void Declare(CLI::App& app, Words& words, Options& options) {
 }
 
 absl::Status ToDuration(const std::string& text, absl::string_view option, absl::Duration& to) {
-  if (absl::ParseDuration(text, &to) && to >= absl::ZeroDuration()) return absl::OkStatus();
+  if (ParseFinite(text, &to)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(option, " '", text, "' is no time, as in 200us or 1.5ms"));
 }

@@ -17,6 +17,7 @@
 #include "collectives/reduce.h"
 #include "tests/run_program.h"
 #include "tools/bw/calibrate.h"
+#include "tools/bw/options.h"
 #include "tools/bw/pattern.h"
 
 namespace weft::bw {
@@ -232,6 +233,18 @@ TEST(WeftBw, WrongUsageSaysWhatWouldBeRight) {
   Outcome help = BandwidthProgram("--help");
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.output, HasSubstr("nccl-tests"));
+}
+
+TEST(Options, SizesEndWhereTheNextOneIsBeyondWhatFits) {
+  Options options;
+  options.size_min = GiB(1);
+  options.size_max = Bytes(9'000'000'000'000'000'000);
+  options.factor = 4;
+  EXPECT_EQ(options.Sizes().size(), 17u);
+  EXPECT_EQ(options.Sizes().back(), Bytes(int64_t{1} << 62));
+  options.factor = 0;
+  options.step = Bytes(int64_t{1} << 62);
+  EXPECT_EQ(options.Sizes().size(), 2u);
 }
 
 TEST(Pattern, SeesOneWrongElementAndShiftedChunks) {

@@ -208,6 +208,7 @@ TEST(WeftInit, RefusesASimulationThatMakesNoSense) {
 #endif
   for (auto [arguments, why] :
        {std::pair("simulate --costs byte=1", "'byte=1' is none"),
+        std::pair("simulate --costs message=infus", "'message=infus' is none"),
         std::pair("simulate --costs link=1us --fabric leaf-spine:hosts=2", "has 2 hosts")}) {
     Outcome outcome = Init(arguments);
     EXPECT_EQ(outcome.status, 2) << outcome.output;

@@ -150,6 +150,9 @@ TEST_F(WeftSim, WrongUsageIsOneLineThatNamesTheOption) {
   outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --limit soon");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.output, HasSubstr("'soon' is no time"));
+  outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --limit inf");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("--limit 'inf' is no time"));
   outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --reordering-share 2");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.output, HasSubstr("--reordering-share 2 is no share"));

@@ -194,7 +194,7 @@ void DeclareLoad(CLI::App& app, Words& words, Options& options) {
                  "one-to-many (--root), all-pairs");
   app.add_flag("-b,--bidirectional", words.both_ways, "As --pattern both-ways");
   app.add_flag("--in-turn", load.in_turn, "One flow after the other, and not all at once");
-  app.add_option("--root", load.root, "The one of many-to-one, one-to-many and broadcast")
+  app.add_option("--root", load.root, "The one rank of many-to-one, one-to-many and broadcast")
       ->check(CLI::NonNegativeNumber);
   app.add_option("-s,--size", words.sizes,
                  "Bytes of a message, or a list: 4K,64K,1M; empty: 64K, lat and rate 8, steps 64M");
@@ -209,17 +209,19 @@ void DeclareLoad(CLI::App& app, Words& words, Options& options) {
   app.add_option("-t,--tx-depth,-O", words.depth,
                  "Messages of a flow under way at once; 0: 16, rate 128; they share 64 MiB at most")
       ->check(CLI::Range(0, 4096));
-  app.add_option("-l,--post_list", load.post_list, "Post so many sends together")
+  app.add_option("-l,--post_list", load.post_list, "Sends that are posted together")
       ->check(CLI::Range(1, 4096));
   app.add_flag("--one-buffer", load.one_buffer,
-               "Messages under way are all in the same memory, as in perftest and ucx_perftest");
+               "All messages under way use the same memory, as in perftest and ucx_perftest");
   app.add_flag("--data_validation,-V", load.check, "Check every byte that arrives (slower)");
-  app.add_flag("-e,--events", load.events, "Sleep until something happens, and do not spin");
+  app.add_flag("-e,--events", load.events,
+               "Sleep while there is nothing to do, instead of polling");
   app.add_option("--collective", words.collective,
-                 "Of steps: all_reduce, all_gather, reduce_scatter, broadcast, send_recv");
-  app.add_option("--channels", load.channels, "Of steps: NCCL's channels")
+                 "With --test steps: all_reduce, all_gather, reduce_scatter, broadcast, send_recv");
+  app.add_option("--channels", load.channels, "With --test steps: number of NCCL's channels")
       ->check(CLI::Range(1, 64));
-  app.add_option("--buffsize", words.channel_bytes, "Of steps: NCCL_BUFFSIZE, of one channel");
+  app.add_option("--buffsize", words.channel_bytes,
+                 "With --test steps: NCCL_BUFFSIZE, bytes of one channel");
 }
 
 void DeclareRest(CLI::App& app, Words& words, Options& options) {
@@ -240,13 +242,18 @@ void DeclareRest(CLI::App& app, Words& words, Options& options) {
                  "Network interface (tcp, multipath) or device (verbs: mlx5_0:1; ucx)");
   app.add_option("-q,--qps", words.lanes, "Queue pairs, sockets or paths of a link; 0: as set")
       ->check(CLI::Range(0, 128));
-  app.add_option("-x,--gid-index", words.gid_index, "verbs: index of the GID; -1: as set");
-  app.add_option("-S,--sl", words.service_level, "verbs: service level; -1: as set");
-  app.add_option("--tclass", words.traffic_class, "verbs: traffic class; -1: as set");
-  app.add_option("-u,--qp-timeout", words.timeout, "verbs: 4.096 us times 2 to this; -1: as set");
+  app.add_option("-x,--gid-index", words.gid_index, "verbs: index of the GID; -1: as set")
+      ->check(CLI::Range(-1, 255));
+  app.add_option("-S,--sl", words.service_level, "verbs: service level; -1: as set")
+      ->check(CLI::Range(-1, 15));
+  app.add_option("--tclass", words.traffic_class, "verbs: traffic class; -1: as set")
+      ->check(CLI::Range(-1, 255));
+  app.add_option("-u,--qp-timeout", words.timeout, "verbs: 4.096 us times 2 to this; -1: as set")
+      ->check(CLI::Range(-1, 31));
   app.add_option("--set", words.settings, "A setting, name=value; repeatable (see weft-settings)");
   app.add_flag("--report_gbits", options.gbits, "Bandwidth in Gb/s and not in GB/s");
-  app.add_option("-R,--percentile", options.load.percentile, "Of latency, for --max-usec")
+  app.add_option("-R,--percentile", options.load.percentile,
+                 "Percentile of the latency that --max-usec bounds")
       ->check(RealRange(0, 100));
   app.add_flag("--lanes", options.lanes,
                "Rows of sockets, queue pairs or paths after every size, and not the last alone");

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "base/median.h"
+
 namespace weft::link_bw {
 namespace {
 
@@ -19,8 +21,7 @@ double PercentileOf(std::vector<double> values, double percent) {
   if (values.empty()) return 0;
   const double rank = std::ceil(percent / 100 * static_cast<double>(values.size()));
   const auto at = std::min(static_cast<size_t>(std::max(rank - 1, 0.0)), values.size() - 1);
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
-  return values[at];
+  return NthValue(std::move(values), at);
 }
 
 LaneWatch::Reports LaneWatch::Read() const {
