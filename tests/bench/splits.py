@@ -64,8 +64,6 @@ def main() -> None:
                 print(f"splits turn {turn + 1}, {layout}: {cut[layout][-1]['tokens_per_second']:.0f}, "
                       f"one process {one[id(model)][-1]['tokens_per_second']:.0f} tokens/s",
                       file=sys.stderr, flush=True)
-        if TIMED in layouts:
-            print(json.dumps(timers(scratch, options)), flush=True)
         for layout in layouts:
             ours = statistics.median(row["tokens_per_second"] for row in cut[layout])
             whole = one[id(LAYOUTS[layout][2])]
@@ -77,6 +75,8 @@ def main() -> None:
                               "ratio": ours / peer, "repeats": options.repeats,
                               "exposed_share": waits, "work_ms": work(cut[layout]), "peer_work_ms": work(whole)}),
                   flush=True)
+        if TIMED in layouts:
+            print(json.dumps(timers(scratch, options)), flush=True)
 
 
 def work(runs: list[dict]) -> dict:
