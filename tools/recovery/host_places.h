@@ -1,6 +1,7 @@
 // Gives the places of a job to hosts, takes them away, and has hosts test themselves: the part of a
-// decision (decisions.h) that writes NodeState, HostState::node and evicted, and the site's notices.
-// Ranks of a node whose host changes are held, or started anew on the next one (rank_starts.h).
+// decision (decisions.h) that writes NodeState, HostState::node and evicted, and the site's
+// notices. Ranks of a node whose host changes are held, or started anew on the next one
+// (rank_starts.h).
 //
 // No I/O, no clock; one thread.
 #ifndef WEFT_TOOLS_RECOVERY_HOST_PLACES_H_

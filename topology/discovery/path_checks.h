@@ -20,8 +20,8 @@ struct PathCounts {
 };
 
 // Unavailable: switches told too little; load may tell more. FailedPrecondition: leaves without a
-// switch between them, switches that hash no ports, or a chance of a missed path above `missed_max`.
-// Both name leaves and hosts.
+// switch between them, switches that hash no ports, or a chance of a missed path above
+// `missed_max`. Both name leaves and hosts.
 absl::StatusOr<PathCounts> CheckPaths(const SeenFabric& seen, const Leaves& leaves,
                                       const Switches& switches, double missed_max);
 
