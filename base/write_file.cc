@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -64,13 +65,13 @@ int Fill(int file, absl::string_view text, const struct stat* before) {
 }
 
 // Writes a draft that gets a name once it is whole: that of a process which is killed before is
-// gone. Not every file system has files without a name (O_TMPFILE).
-int WriteNameless(const std::string& path, absl::string_view text, const struct stat* before,
-                  std::string& draft) {
+// gone. Nothing where there are no files without a name (O_TMPFILE), or they cannot get one here.
+std::optional<int> WriteNameless(const std::string& path, absl::string_view text,
+                                 const struct stat* before, std::string& draft) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   const int file = open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
-  if (file < 0) return errno;
+  if (file < 0) return std::nullopt;
   const int filled = Fill(file, text, before);
   if (filled != 0) return Close(file, filled);
   const std::string source = absl::StrCat("/proc/self/fd/", file);
@@ -78,14 +79,15 @@ int WriteNameless(const std::string& path, absl::string_view text, const struct 
     return linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
   });
   const int error = Close(file, named);
-  if (named == 0 && error != 0) unlink(draft.c_str());
+  if (named != 0) return std::nullopt;
+  if (error != 0) unlink(draft.c_str());
   return error;
 }
 
 // Writes a draft beside the file; on errors there is none.
 int WriteDraft(const std::string& path, absl::string_view text, const struct stat* before,
                std::string& draft) {
-  if (WriteNameless(path, text, before, draft) == 0) return 0;
+  if (const auto written = WriteNameless(path, text, before, draft)) return *written;
   int file = -1;
   int error = NameDraft(path, draft, [&](const char* name) {
     file = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

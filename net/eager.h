@@ -83,7 +83,8 @@ class EagerReceives {
   void Keep(uint64_t number, uint64_t tag, uint64_t check, absl::Span<const std::byte> bytes);
   std::optional<Message> TakeKept(uint64_t tag);
   bool keeps() const { return !kept_.empty(); }
-  // Those of which `wants(tag)` is false: for the sender they are matched.
+  // Drops the kept messages of whose tag `wants(tag)` is false; the sender is told that they are
+  // matched.
   template <typename Wants>
   void DropKept(const Wants& wants) {
     std::erase_if(kept_, [&](const Message& one) {

@@ -1,7 +1,8 @@
 // An executor's way to its driver's store: finds it, by an address or by etcd, connects to it, and
 // looks whether etcd names another one later.
 //
-// Of the thread that makes it, with one more thread from WatchEtcd() on; moved() is for any thread.
+// One thread makes and uses a DriverStore; any thread may call moved(). WatchEtcd() starts one more
+// thread.
 #ifndef WEFT_TOOLS_DRIVER_DRIVER_STORE_H_
 #define WEFT_TOOLS_DRIVER_DRIVER_STORE_H_
 

@@ -1,7 +1,8 @@
 // What the ranks of a host record (base/records.h), for its executor: reports of their steps and
 // bytes, findings that people should see, and the pages by which others diagnose the whole job.
 //
-// Of the executor's thread; pages are served by a thread of their own (tools/run/observer.h).
+// The executor's thread calls all functions; a thread of the observer's (tools/run/observer.h)
+// serves the pages.
 #ifndef WEFT_TOOLS_DRIVER_RANK_RECORDS_H_
 #define WEFT_TOOLS_DRIVER_RANK_RECORDS_H_
 
@@ -41,7 +42,7 @@ class RankRecords {
     int64_t step = 0;    // that all have done; -1: none
     absl::Duration step_time;
   };
-  // Of all ranks of `node`, of which each has `ranks_per_node`.
+  // The progress of `ranks`, all those of `node`; each node has `ranks_per_node` ranks.
   Progress ProgressOf(const std::vector<run::RankProcess>& ranks, int node,
                       int ranks_per_node) const;
 

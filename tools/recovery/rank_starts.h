@@ -27,7 +27,7 @@ class RankStarts {
   // The same after a pause where its last ends came soon (RankState::soon_ends); `why` says how it
   // ended.
   void StartAfterPause(int rank, const std::string& why);
-  // Those whose pause is over.
+  // Starts the ranks whose pause is over.
   void StartDue();
   // All ranks of a node whose processes are gone, in new generations. Stops the job where these
   // would not meet a rank that is done already.

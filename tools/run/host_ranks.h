@@ -95,7 +95,7 @@ class HostRanks {
   absl::Status StartProcessOf(RankProcess& rank);
   // Ranks, and what runs beside them.
   std::vector<RankProcess*> Processes();
-  // Those, and the spare processes: whose output is read.
+  // The processes whose output is read: those of Processes(), and the spare processes.
   std::vector<RankProcess*> Writers();
   void ReadFrom(int fd);
   size_t ReadSome(RankProcess& rank, size_t index);

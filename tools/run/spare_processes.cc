@@ -110,9 +110,13 @@ std::vector<RankProcess*> SpareProcesses::Processes() {
   return all;
 }
 
+std::vector<SpareProcesses::Spare>::iterator SpareProcesses::At(pid_t pid) {
+  return std::find_if(spares_.begin(), spares_.end(),
+                      [pid](const Spare& spare) { return spare.process.pid == pid; });
+}
+
 RankProcess* SpareProcesses::Find(pid_t pid) {
-  const auto found = std::find_if(spares_.begin(), spares_.end(),
-                                  [pid](const Spare& spare) { return spare.process.pid == pid; });
+  const auto found = At(pid);
   return found == spares_.end() ? nullptr : &found->process;
 }
 
@@ -123,8 +127,7 @@ bool SpareProcesses::Owns(pid_t pid) const {
 }
 
 std::string SpareProcesses::OnEnded(pid_t pid, absl::Time now) {
-  const auto ended = std::find_if(spares_.begin(), spares_.end(),
-                                  [pid](const Spare& spare) { return spare.process.pid == pid; });
+  const auto ended = At(pid);
   ended->process.output->Finish();
   spares_.erase(ended);
   if (++lost_ < kSparesLostMost) {

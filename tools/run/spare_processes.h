@@ -30,8 +30,8 @@ namespace weft::run {
 
 class SpareProcesses {
  public:
-  // Of the options: command, spares, rank_open_files, output, prefix and log_dir. `options` and
-  // `terminal` outlive this object.
+  // Reads command, spares, rank_open_files, output, prefix and log_dir of the options. `options`
+  // and `terminal` outlive this object.
   SpareProcesses(const RunOptions& options, Terminal& terminal)
       : options_(options), terminal_(terminal) {}
 
@@ -41,7 +41,7 @@ class SpareProcesses {
   // with and the rank's: sets its pid, keeper and streams. False: there is none.
   bool Use(RankProcess& rank, const Variables& job_variables, absl::Time now);
 
-  // Those that are missing are started at once, or when their start takes no time from ranks that
+  // Refill() starts the missing spares at once, or when their start takes no time from ranks that
   // begin now.
   void RefillNow(absl::Time now) { refill_at_ = now; }
   void RefillLater(absl::Time now);
@@ -54,9 +54,10 @@ class SpareProcesses {
   // Kills all. There are none until the next RefillNow() or RefillLater().
   void Kill();
 
-  // The spares, for those who read their streams. Valid until the next call that is not const.
+  // The spares, whose streams the caller reads. The pointers are valid until the next call of a
+  // function that is not const.
   std::vector<RankProcess*> Processes();
-  // The spare with this number; null: there is none. Valid as long.
+  // The spare with this process number, valid as long as Processes(); null: there is none.
   RankProcess* Find(pid_t pid);
   // Whether the process is a spare or the keeper of one (process.h).
   bool Owns(pid_t pid) const;
@@ -70,6 +71,7 @@ class SpareProcesses {
     FileDescriptor place;  // where its place is written to
   };
 
+  std::vector<Spare>::iterator At(pid_t pid);  // end(): there is none of this number
   absl::Status Start(const Variables& job_variables);
   absl::StatusOr<std::unique_ptr<RankOutput>> MakeOutput() const;
 

@@ -38,7 +38,8 @@ std::map<NodeId, SwitchChoices> ChoicesOf(const Routes& routes, absl::Span<const
 
 // The switches that can be on a way between two of the NICs and choose there.
 std::set<NodeId> SwitchesWithChoice(const Routes& routes, absl::Span<const Endpoint> nics);
-// Those of them that can choose among several cables to one switch; each with such a switch.
+// Switches that can choose among several cables to one other switch between these NICs, each with
+// such an other switch.
 std::map<NodeId, NodeId> SwitchesWithParallelCables(const Routes& routes,
                                                     absl::Span<const Endpoint> nics);
 

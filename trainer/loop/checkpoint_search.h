@@ -32,8 +32,9 @@ class CheckpointSearch {
   CheckpointSearch(std::string folder, std::string remote_folder, LocalCheckpoints* local,
                    Group& group);
 
-  // Of the same step, that of the faster tier. A damaged one is passed over: see
-  // NewestCheckpoint::best. Nothing when there is none at all, whole or not.
+  // Where several tiers have a checkpoint of the same step, that of the faster tier. A damaged
+  // checkpoint is passed over: see NewestCheckpoint::best. Nothing when there is none at all, whole
+  // or not.
   // FailedPrecondition, with every path and reason, when none is whole, or when one that is newer
   // than the last whole one cannot be read now.
   absl::StatusOr<NewestCheckpoint> Find();

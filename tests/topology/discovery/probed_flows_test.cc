@@ -69,7 +69,7 @@ TEST_F(ProbedFlows, ChoicesAreGatheredBySwitch) {
   EXPECT_EQ(SwitchesWithChoice(routes_, fabric_.Endpoints()), leaves_);
 }
 
-// Of two cables to one spine, a probe does not tell which one a flow takes.
+// A probe does not tell which of two cables to one spine a flow takes.
 TEST(ParallelCables, OfThemNoChoiceIsToldAndTheirSwitchesAreNamed) {
   const Fabric fabric = *LoadFabric(
       "three-tier:pods=2,leaves_per_pod=2,hosts_per_leaf=1,spines_per_pod=2,spine_cables=2,cores="
