@@ -31,6 +31,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"shm.slot_bytes", kBytes, "128KiB", "4KiB..16MiB", "Payload of one slot of a shared-memory link: the unit in which messages are cut."},
     {"shm.slots", kInteger, "8", "2..256", "Slots of a shared-memory link: how far a sender may run ahead of the receiver."},
     {"shm.eager_max", kBytes, "4KiB", "0..64KiB", "Messages within a host of up to this size are sent before the sender knows of their receive; up to 64 messages of a link may wait for their receives; 0: never."},
+    {"shm.multicast_max", kBytes, "16KiB", "0..64KiB", "Collectives of up to 8 ranks of a host in which a rank has up to this much for the others go through rings that all of them map, of which each rank has one a group, of 16 times this size; 0: never."},
     {"shm.single_copy_min", kBytes, "32KiB", "0..1GiB", "Messages from this size on are read straight from the sender's memory, one copy instead of two, where the kernel allows it (as ptrace); 0: never."},
 
     {"tcp.interface", kText, "", "", "Interfaces to use, as NCCL_SOCKET_IFNAME: comma list of prefixes, `^` excludes, `=` is exact; empty: the first that is up, loopback last."},

@@ -81,6 +81,7 @@ class CommunicatorImpl final : public Communicator {
         settings_(std::move(settings)),
         chunk_bytes_(static_cast<uint64_t>(endpoint_->costs().chunk_bytes)) {
     place_ = endpoint_->PlaceOf(group_->ranks);
+    multicast_bytes_ = endpoint_->MulticastBytes(*group_);
     const auto host = [this](Rank rank) { return endpoint_->host(rank); };
     groups_at_once_ = planner::GroupsAtOnce(endpoint_->mesh(), group_->ranks, host);
     others_at_once_ =
@@ -171,6 +172,7 @@ class CommunicatorImpl final : public Communicator {
     spec.root = root.value();
     spec.count = count;
     spec.place = place_;
+    spec.multicast_bytes = multicast_bytes_;
     spec.groups_at_once = groups_at_once_;
     spec.others_at_once = others_at_once_;
     return spec;
@@ -192,8 +194,10 @@ class CommunicatorImpl final : public Communicator {
   const GroupSettings settings_;
   const uint64_t chunk_bytes_;
   std::shared_ptr<const GroupPlace> place_;  // null: one host
+  uint64_t multicast_bytes_ = 0;               // 0: no rings
   int groups_at_once_ = 1, others_at_once_ = 0;
-  std::mutex mutex_;  // orders calls; before group_->mutex
+  std::mutex mutex_;         // orders calls; before group_->mutex
+  uint64_t ring_calls_ = 0;  // under mutex_: those that go by rings
   std::atomic<Priority> priority_{Priority::kNormal};
   std::list<std::pair<size_t, std::shared_ptr<PlanEntry>>> plans_;  // by size of an element
 };
@@ -238,6 +242,10 @@ absl::StatusOr<std::shared_ptr<PlanEntry>> CommunicatorImpl::PlanFor(CollectiveS
     WEFT_RETURN_IF_ERROR(VerifySchedules(specs, schedules));
   }
   entry->plan = std::make_shared<Plan>(algorithm.build(planned));
+  if (&algorithm == &kMulticast && algorithm.fits(planned, element)) {
+    auto multicast = std::make_shared<MulticastPlan>(planned, element);
+    if (multicast->has_messages) entry->multicast = std::move(multicast);
+  }
   entry->spec = std::move(spec);
   plans_.emplace_front(element, entry);
   if (plans_.size() > kPlansMax) plans_.pop_back();
@@ -319,6 +327,10 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
                         .sends_wait = MayOnlySend(entry.spec),
                         .key = {LinkTag(group_->id, sequence, /*is_message=*/false), entry.check},
                         .group = group_->peers};
+  if (entry.multicast != nullptr) {
+    invocation.rings = group_->rings.get();
+    invocation.ring_call = ring_calls_++;
+  }
   auto work = std::make_shared<CollectiveWork>(endpoint_.get(), group_, start_ns,
                                                *std::move(planned), invocation, sequence, type, op);
   work->priority = priority_.load(std::memory_order_relaxed);

@@ -56,7 +56,12 @@ void EndpointImpl::Start(std::shared_ptr<Operation> operation) {
 
 // ---- Turns
 
-bool EndpointImpl::PrepareWait() { return links_.PrepareWait(); }
+bool EndpointImpl::PrepareWait() {
+  if (!links_.PrepareWait()) return false;
+  return std::none_of(active_.begin(), active_.end(), [](const auto& operation) {
+    return operation->verdict.ok() && operation->CanAdvance();
+  });
+}
 
 void EndpointImpl::FinishWait() { links_.FinishWait(); }
 

@@ -79,6 +79,8 @@ class EndpointImpl final : public Endpoint,
   // ---- For communicators.
   topology::AxisSet axes_at_once() const { return axes_at_once_; }  // collective.axes_at_once
   absl::Status Join(const std::shared_ptr<Group>& group);           // fills group->peers
+  // What rings of the group's ranks can hold (shm.multicast_max); 0: it has none.
+  uint64_t MulticastBytes(const Group& group) const;
   void Start(std::shared_ptr<Operation> operation);
   absl::Status WaitFor(Operation& operation, absl::Duration timeout) {
     return driver_.WaitFor(operation, timeout);

@@ -89,6 +89,32 @@ Plan::Plan(RankSchedule built) : schedule(std::move(built)) {
   }
 }
 
+void RunLocalStep(const RankSchedule& schedule, const Step& step, const Invocation& call,
+                  net::ReduceFn reduce, absl::FunctionRef<std::byte*(Place)> at,
+                  std::vector<const std::byte*>& operands) {
+  const size_t bytes = step.length * call.element;
+  std::byte* const out = at(step.out);
+  switch (step.kind) {
+    case StepKind::kCopy:
+      if (const std::byte* left = at(step.left); left != out) std::memcpy(out, left, bytes);
+      break;
+    case StepKind::kReduce:
+      reduce(out, at(step.left), at(step.right), bytes);
+      break;
+    case StepKind::kReduceAll:
+      operands.assign(1, at(step.left));
+      for (Place place : schedule.More(step)) operands.push_back(at(place));
+      ReduceAll(call.reduce, call.reduce_all, out, operands, bytes,
+                step.averages ? call.divisor : 1);
+      break;
+    case StepKind::kScale:
+      call.scale(out, bytes, call.divisor);
+      break;
+    default:
+      break;
+  }
+}
+
 bool Execution::StreamsTo(uint32_t id) const {
   if (call_.stream == nullptr || !plan_->ends[id]) return false;
   const Step& step = plan_->schedule.steps[id];
@@ -203,29 +229,9 @@ void Execution::Complete(uint32_t id) {
 }
 
 void Execution::RunLocal(uint32_t id) {
-  const Step& step = plan_->schedule.steps[id];
-  const size_t bytes = step.length * call_.element;
-  switch (step.kind) {
-    case StepKind::kCopy:
-      std::memcpy(At(step.out), At(step.left), bytes);
-      break;
-    case StepKind::kReduce:
-      (StreamsTo(id) ? call_.stream : call_.reduce)(At(step.out), At(step.left), At(step.right),
-                                                    bytes);
-      break;
-    case StepKind::kReduceAll: {
-      operands_.assign(1, At(step.left));
-      for (Place place : plan_->schedule.More(step)) operands_.push_back(At(place));
-      ReduceAll(call_.reduce, call_.reduce_all, At(step.out), operands_, bytes,
-                step.averages ? call_.divisor : 1);
-      break;
-    }
-    case StepKind::kScale:
-      call_.scale(At(step.out), bytes, call_.divisor);
-      break;
-    default:
-      break;
-  }
+  RunLocalStep(
+      plan_->schedule, plan_->schedule.steps[id], call_, StreamsTo(id) ? call_.stream : call_.reduce,
+      [this](Place place) { return At(place); }, operands_);
   Complete(id);
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "collectives/drain.h"
@@ -21,6 +22,8 @@
 #include "net/transport.h"
 
 namespace weft::collectives {
+
+class MulticastRings;  // multicast.h
 
 struct Plan {
   struct Channel {
@@ -55,29 +58,56 @@ struct Invocation {
   bool sends_wait = false;  // SendSource::waits, of all ranks
   net::MessageKey key;
   absl::Span<Peer* const> group;  // by group rank; null at the own
+  MulticastRings* rings = nullptr;  // of a MulticastRun (multicast.h): the group's
+  uint64_t ring_call = 0;           // and the number of the call among those that use them
 };
 
-class Execution {
+// What runs the calls of a plan, one after another.
+class Runner {
+ public:
+  virtual ~Runner() = default;
+  // Takes the run up to where it needs Advance(). Rest() has ended the last one.
+  virtual void Begin(const Invocation& invocation, Peers& peers) = 0;
+  // The run is over, and its memory at rest: the caller's buffers may go. They must not stay
+  // registered, as other memory may come to their addresses (net/verbs/memory.h).
+  virtual void Rest() = 0;
+  // True if anything moved. Stops for good at the first failure. `window`: how many messages to,
+  // and from, one peer may be at the transport.
+  virtual bool Advance(Peers& peers, uint32_t window) = 0;
+  // Whether Advance() would move something although no transport has: asked before a sleep.
+  virtual bool CanAdvance() const { return false; }
+
+  virtual bool done() const = 0;
+  virtual const absl::Status& status() const = 0;  // the first failure
+  virtual int failed_peer() const = 0;             // group rank, or -1
+  // Requests that the transport still holds, of all peers or of one group rank.
+  virtual bool AtRest() = 0;
+  virtual bool Holds(int peer) = 0;
+  virtual PostedCount Posted(int peer) const = 0;
+  virtual bool Needs(int peer) const = 0;  // messages to or from it are not all done
+};
+
+// Does a step that is no message. `at`: where a place lies; `operands`: memory to work with.
+void RunLocalStep(const RankSchedule& schedule, const Step& step, const Invocation& call,
+                  net::ReduceFn reduce, absl::FunctionRef<std::byte*(Place)> at,
+                  std::vector<const std::byte*>& operands);
+
+// Over links.
+class Execution final : public Runner {
  public:
   explicit Execution(std::shared_ptr<const Plan> plan);
 
-  // Takes the run up to where it needs Advance(). Rest() has ended the last one.
-  void Begin(const Invocation& invocation, Peers& peers);
-  // The run is over, and its memory at rest: the caller's buffers may go. They must not stay
-  // registered, as other memory may come to their addresses (net/verbs/memory.h).
-  void Rest();
-  // True if anything moved. Stops for good at the first failure. `window`: how many messages to,
-  // and from, one peer may be at the transport.
-  bool Advance(Peers& peers, uint32_t window = UINT32_MAX);
+  void Begin(const Invocation& invocation, Peers& peers) override;
+  void Rest() override;
+  bool Advance(Peers& peers, uint32_t window = UINT32_MAX) override;
 
-  bool done() const { return left_ == 0; }
-  const absl::Status& status() const { return status_; }  // the first failure
-  int failed_peer() const { return failed_peer_; }        // group rank, or -1
-  // Requests that the transport still holds, of all peers or of one group rank.
-  bool AtRest();
-  bool Holds(int peer);
-  PostedCount Posted(int peer) const;
-  bool Needs(int peer) const;  // messages to or from it are not all done
+  bool done() const override { return left_ == 0; }
+  const absl::Status& status() const override { return status_; }
+  int failed_peer() const override { return failed_peer_; }
+  bool AtRest() override;
+  bool Holds(int peer) override;
+  PostedCount Posted(int peer) const override;
+  bool Needs(int peer) const override;
 
  private:
   struct Progress {

@@ -35,7 +35,23 @@ absl::Status EndpointImpl::Join(const std::shared_ptr<Group>& group) {
     group->peers.push_back(rank == options_.rank ? nullptr : &links_.of(rank));
   }
   if (options_.rejoins) group->posted = std::make_unique<PostedMessages>();
+  if (const uint64_t bytes = MulticastBytes(*group); bytes > 0) {
+    group->rings = std::make_unique<MulticastRings>(static_cast<int>(group->ranks.size()),
+                                                    group->rank, bytes);
+  }
   return groups_.Add(group);
+}
+
+// Where ranks are replaced, links are what is drained of messages of failed calls (drain.h).
+uint64_t EndpointImpl::MulticastBytes(const Group& group) const {
+  if (options_.rejoins || group.ranks.size() < 2) return 0;
+  const auto shares_memory = [this](Rank rank) {
+    if (rank == options_.rank) return true;
+    const auto& transport = links_.transports()[static_cast<size_t>(directory_.transport(rank))];
+    return transport != nullptr && transport->kind() == net::TransportKind::kShm;
+  };
+  const bool all = std::all_of(group.ranks.begin(), group.ranks.end(), shares_memory);
+  return all ? static_cast<uint64_t>(options_.settings.ByteCount("shm.multicast_max").count()) : 0;
 }
 
 bool EndpointImpl::IsActive(const Group& group) const {

@@ -18,6 +18,7 @@
 #include "collectives/communicator.h"
 #include "collectives/drain.h"
 #include "collectives/executor.h"
+#include "collectives/multicast.h"
 
 namespace weft::collectives {
 
@@ -60,6 +61,7 @@ struct Group {
   std::unique_ptr<PostedMessages> posted;
   FinishedCalls finished;
   std::map<std::pair<uint32_t, int>, PostedCount> given_up;
+  std::unique_ptr<MulticastRings> rings;  // the driver's; null: there are none for small collectives
 
   std::mutex mutex;  // guards what follows
   absl::Status status;
@@ -96,6 +98,8 @@ class Operation : public Work {
   Group& group() { return *group_; }
   virtual void Begin(Peers& peers) = 0;
   virtual bool Advance(Peers& peers, uint64_t turn) = 0;
+  // Whether Advance() would move something although no transport has: asked before a sleep.
+  virtual bool CanAdvance() const { return false; }
   virtual bool complete() const = 0;                  // everything moved
   virtual absl::Status failure(int* peer) const = 0;  // the first; *peer: group rank or -1
   virtual bool AtRest() = 0;

@@ -51,6 +51,9 @@ struct CollectiveSpec {
   int groups_at_once = 1;
   // Groups along other axes of the job's mesh that share the NICs of its busiest host then.
   int others_at_once = 0;
+  // Bytes that a rank of the group can have for all others at once in memory that they share
+  // (multicast.h); 0: none. The same on all ranks.
+  uint64_t multicast_bytes = 0;
   bool average = false;  // divide the reduction by `size`
   // The elements are floats of 16 bits. A rank that reduces what several others send takes all of
   // it before it adds it up, in float32, and rounds once; where that costs a copy (direct, flat).

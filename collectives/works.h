@@ -13,31 +13,36 @@
 #include "base/clock.h"
 #include "collectives/buffer_check.h"
 #include "collectives/endpoint_impl.h"
+#include "collectives/multicast.h"
 #include "collectives/operation.h"
 #include "collectives/planner/planner.h"
 
 namespace weft::collectives {
 
-// A plan, and executions of it that are at rest. One for each kind of call of a communicator.
+// A plan, and runners of it that are at rest. One for each kind of call of a communicator.
 struct PlanEntry {
   CollectiveSpec spec;
   planner::Plan choice;
   std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const MulticastPlan> multicast;  // null: by links
   Descriptor called;   // by the last call, under the communicator's mutex
   uint64_t check = 0;  // of it
   std::mutex mutex;
-  std::vector<std::unique_ptr<Execution>> idle;
+  std::vector<std::unique_ptr<Runner>> idle;
 
-  std::unique_ptr<Execution> Take() {
+  std::unique_ptr<Runner> Take() {
     std::lock_guard<std::mutex> lock(mutex);
-    if (idle.empty()) return std::make_unique<Execution>(plan);
-    auto taken = std::move(idle.back());
-    idle.pop_back();
-    return taken;
+    if (!idle.empty()) {
+      auto taken = std::move(idle.back());
+      idle.pop_back();
+      return taken;
+    }
+    if (multicast != nullptr) return std::make_unique<MulticastRun>(multicast, plan);
+    return std::make_unique<Execution>(plan);
   }
-  void Give(std::unique_ptr<Execution> execution) {
+  void Give(std::unique_ptr<Runner> runner) {
     std::lock_guard<std::mutex> lock(mutex);
-    idle.push_back(std::move(execution));
+    idle.push_back(std::move(runner));
   }
 };
 
@@ -48,31 +53,32 @@ class CollectiveWork final : public Operation {
                  DataType type, ReduceOp op)
       : Operation(endpoint, std::move(group), start_ns),
         entry_(std::move(entry)),
-        execution_(entry_->Take()),
+        runner_(entry_->Take()),
         invocation_(invocation),
         sequence_(sequence),
         type_(type),
         op_(op) {}
 
-  void Begin(Peers& peers) override { execution_->Begin(invocation_, peers); }
-  bool Advance(Peers& peers, uint64_t) override { return execution_->Advance(peers, window); }
-  bool complete() const override { return execution_->done(); }
+  void Begin(Peers& peers) override { runner_->Begin(invocation_, peers); }
+  bool Advance(Peers& peers, uint64_t) override { return runner_->Advance(peers, window); }
+  bool complete() const override { return runner_->done(); }
   absl::Status failure(int* peer) const override {
-    *peer = execution_->failed_peer();
-    return execution_->status();
+    *peer = runner_->failed_peer();
+    return runner_->status();
   }
-  bool AtRest() override { return execution_->AtRest(); }
-  bool Holds(int peer) override { return execution_->Holds(peer); }
-  bool Needs(int peer) const override { return execution_->Needs(peer); }
-  PostedCount Posted(int peer) override { return execution_->Posted(peer); }
+  bool CanAdvance() const override { return runner_->CanAdvance(); }
+  bool AtRest() override { return runner_->AtRest(); }
+  bool Holds(int peer) override { return runner_->Holds(peer); }
+  bool Needs(int peer) const override { return runner_->Needs(peer); }
+  PostedCount Posted(int peer) override { return runner_->Posted(peer); }
   std::string Describe() const override;
   bool has_sequence() const override { return true; }
   uint32_t sequence() const override { return sequence_; }
   std::string algorithm() const override { return entry_->choice.ToText(); }
   std::string why() const override { return entry_->choice.why; }
   void Release() override {
-    execution_->Rest();
-    entry_->Give(std::move(execution_));
+    runner_->Rest();
+    entry_->Give(std::move(runner_));
   }
   absl::Status Deliver() override {
     return check_ == nullptr ? absl::OkStatus() : check_->Finish();
@@ -86,7 +92,7 @@ class CollectiveWork final : public Operation {
 
  private:
   std::shared_ptr<PlanEntry> entry_;
-  std::unique_ptr<Execution> execution_;
+  std::unique_ptr<Runner> runner_;
   Invocation invocation_;
   std::unique_ptr<BufferCheck> check_;  // null: the buffers are the caller's
   uint32_t sequence_;

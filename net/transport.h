@@ -224,6 +224,21 @@ class SendLink : public Link {
   virtual Posted PostSend(MessageKey key, const SendSource& source, Request* request) = 0;
   // The handshake is over.
   virtual bool connected() const { return true; }
+  // Lets the peer map memory of this process for reading: the number by which its ReceiveLink finds
+  // it. nullopt: not yet, call again. kNotShown: never, for it does not lie in memory that links
+  // share (net/shm/shared_memory.h), or the peer cannot map more.
+  static constexpr uint32_t kNotShown = 0;
+  virtual std::optional<uint32_t> Show(const std::byte* /*data*/, size_t /*bytes*/) {
+    return kNotShown;
+  }
+  // What the peer waits for has been written to memory that it maps: it is woken if it sleeps.
+  virtual void WakePeer() {}
+};
+
+// Memory of a peer, mapped for reading; it stays while this lives.
+struct ShownMemory {
+  std::shared_ptr<const std::byte> data;  // null: there is none of that number, or no room for it
+  size_t bytes = 0;
 };
 
 class ReceiveLink : public Link {
@@ -232,6 +247,8 @@ class ReceiveLink : public Link {
   // Drops the messages that came ahead of their receives and of which TransportEvents::Wants() is
   // false (by now). Not from inside Progress().
   virtual void DropUnwanted() {}
+  // What the peer's SendLink::Show() has shown, in all of its memory.
+  virtual ShownMemory Shown(uint32_t /*number*/) { return {}; }
   // For memory of a device: completes once that device sees all bytes that completed receives have
   // put into `where`. For host memory: completes at once.
   virtual void Flush(const RegionView& /*where*/, Request* request) {

@@ -25,6 +25,8 @@ struct Cost {
   // Elements that the rank receives that receives most; < 0: as `elements`. Ranks that share memory
   // read what they receive where it lies, which takes the sender no time.
   double received = -1;
+  // All that a rank sends is written once, for all to read: its messages cost it one.
+  bool writes_once = false;
   double reduced = 0;  // elements, by the rank that reduces most
   double copied = 0;   // elements copied, or reduced from where a message was stored, likewise
   double fill = 0;     // elements that pass before a pipeline's last rank has its first
@@ -65,9 +67,9 @@ struct Algorithm {
   RankSchedule (*build)(const CollectiveSpec& spec);
   Cost (*cost)(const CollectiveSpec& spec);  // the same on every rank: reads neither rank nor place
                                              // in memory
-  // Whether it differs from the others on the spec's place, so that it is worth planning; null:
-  // everywhere.
-  bool (*fits)(const CollectiveSpec& spec) = nullptr;
+  // Whether it differs from the others on the spec's place, with elements of `element` bytes, so
+  // that it is worth planning; null: everywhere.
+  bool (*fits)(const CollectiveSpec& spec, size_t element) = nullptr;
   // Numbers of channels to choose from; null: one.
   std::vector<int> (*channels)(const CollectiveSpec& spec) = nullptr;
 };

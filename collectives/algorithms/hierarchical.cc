@@ -36,7 +36,7 @@ RankSchedule Build(const CollectiveSpec& spec) {
 }
 
 // On one host its stages are those of direct.
-bool Fits(const CollectiveSpec& spec) { return spec.place != nullptr; }
+bool Fits(const CollectiveSpec& spec, size_t /*element*/) { return spec.place != nullptr; }
 
 }  // namespace
 

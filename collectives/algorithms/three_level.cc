@@ -138,7 +138,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   }
 }
 
-bool Fits(const CollectiveSpec& spec) {
+bool Fits(const CollectiveSpec& spec, size_t /*element*/) {
   return spec.place != nullptr && spec.place->switches.size() >= 2;
 }
 

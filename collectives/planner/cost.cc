@@ -66,7 +66,8 @@ Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const
                          : std::min(kept, cost.received * kept / cost.elements);
   const double rest = (cost.reduced * table.reduce_byte + cost.copied * table.copy_byte) * bytes;
   const double link = left * bytes;
-  const double besides = cost.messages * message + (table.across_by_nic ? 0 : link) + rest;
+  const double messages = cost.writes_once ? std::min(cost.messages, 1.0) : cost.messages;
+  const double besides = messages * message + (table.across_by_nic ? 0 : link) + rest;
   const double work = std::max(
       besides + own * table.inside.byte * bytes,
       (besides + kept * table.inside.byte * bytes) * at_once * ranks * cost.balance / cores);

@@ -92,7 +92,7 @@ CollectiveSpec SpecOf(const Plan& plan, CollectiveSpec spec) {
 std::vector<Plan> PlansFor(const CollectiveSpec& spec, size_t element, const CostTable& table) {
   std::vector<Plan> plans;
   for (const Algorithm* algorithm : Algorithms()) {
-    if (algorithm->fits != nullptr && !algorithm->fits(spec)) continue;
+    if (algorithm->fits != nullptr && !algorithm->fits(spec, element)) continue;
     if (algorithm->has(spec.kind)) plans.push_back(Cheapest(spec, element, table, *algorithm));
   }
   std::stable_sort(plans.begin(), plans.end(),

@@ -232,7 +232,7 @@ bool Endpoint::PushNotices() {
     } while (offset < notice.size());
     moved = true;
   }
-  if (!notices_.empty()) AskForSpace();
+  if (!notices_.empty()) Announce();
   return moved;
 }
 

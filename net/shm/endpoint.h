@@ -84,9 +84,9 @@ class Endpoint {
   bool ReadCells(int cells);
   // After filling writer_.body().
   void PublishCell(bool ring_if_quiet);
-  // What the other side must see at once does not fit behind cells that it sleeps over: it is woken
-  // to read them.
-  void AskForSpace() { published_ = published_loud_ = true; }
+  // What the other side must see at once lies beside the ring, or does not fit behind cells that it
+  // sleeps over: it is woken to look.
+  void Announce() { published_ = published_loud_ = true; }
   // Wakes a peer that is seen to sleep at once, and not at the end of the next turn.
   void RingIfAsleep() {
     if (NeedsRing() && wire_.bell.SeemsAsleep()) Ring();

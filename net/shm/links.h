@@ -33,6 +33,8 @@ class ShmSendLink final : public SendLink, public Endpoint {
   void Break(const absl::Status& why) override { Endpoint::Break(why); }
   std::string Describe() const override { return DescribeLink(); }
   Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
+  std::optional<uint32_t> Show(const std::byte* data, size_t bytes) override;
+  void WakePeer() override;
   Link& link() override { return *this; }
 
  private:
@@ -122,6 +124,7 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   std::string Describe() const override { return DescribeLink(); }
   Posted PostReceive(MessageKey key, const ReceiveTarget& target, Request* request) override;
   void DropUnwanted() override;
+  ShownMemory Shown(uint32_t number) override;
   Link& link() override { return *this; }
 
  private:
@@ -150,6 +153,7 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   absl::Status OnPacket(const Packet& packet) override { return shares_.Take(packet); }
 
   absl::Status TakeOffer(const std::byte* body);
+  std::shared_ptr<const Mapping> FindShown(uint32_t share);
   // What is reduced goes through the arena, or lies in memory that the sender shows: reading it
   // first into memory of ours costs more than the copy that it saves.
   bool MayRead(const Receive& receive) const {

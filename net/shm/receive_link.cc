@@ -270,11 +270,7 @@ absl::Status ShmReceiveLink::TakeOffer(const std::byte* body) {
   receive->total = cell.total;
   Match(*receive);
   if (is_shared) {
-    receive->shared = shares_.Find(cell.share);
-    if (receive->shared == nullptr) {  // its packet was sent before this cell
-      DrainSocket();
-      receive->shared = shares_.Find(cell.share);
-    }
+    receive->shared = FindShown(cell.share);
     if (receive->shared == nullptr) {
       Answer(*receive, false);
       return absl::OkStatus();
@@ -289,6 +285,19 @@ absl::Status ShmReceiveLink::TakeOffer(const std::byte* body) {
   receive->address = cell.address;
   reading_.push_back(static_cast<uint32_t>(receive - receives_.data()));
   return absl::OkStatus();
+}
+
+// What says the number in the ring was written after the packet on the socket.
+std::shared_ptr<const Mapping> ShmReceiveLink::FindShown(uint32_t share) {
+  if (auto shown = shares_.Find(share)) return shown;
+  DrainSocket();
+  return shares_.Find(share);
+}
+
+ShownMemory ShmReceiveLink::Shown(uint32_t number) {
+  const std::shared_ptr<const Mapping> mapping = alive() ? FindShown(number) : nullptr;
+  if (mapping == nullptr) return {};
+  return {{mapping, mapping->data()}, mapping->bytes()};
 }
 
 bool ShmReceiveLink::ReadOffers() {
@@ -366,7 +375,7 @@ bool ShmReceiveLink::PushAnswers() {
                answers_.front());
     PublishCell(true);
   }
-  if (!answers_.empty()) AskForSpace();
+  if (!answers_.empty()) Announce();
   return moved;
 }
 

@@ -169,6 +169,21 @@ void ShmSendLink::Pair(const Send& send, const ClearToSend& clear) {
   ready_.push_back(std::move(pair));
 }
 
+std::optional<uint32_t> ShmSendLink::Show(const std::byte* data, size_t bytes) {
+  if (!alive() || !up()) return std::nullopt;
+  const auto memory = SharedMemory::Find(data, bytes);
+  if (memory == nullptr || !shares_.CanShow(*memory)) return kNotShown;
+  const auto place = shares_.Show(memory, data, wire_.socket.get());
+  return place.has_value() ? std::optional<uint32_t>(place->share) : std::nullopt;
+}
+
+void ShmSendLink::WakePeer() {
+  if (!alive() || !up()) return;
+  Announce();
+  RingIfAsleep();
+  transport()->NoteLocalWork();
+}
+
 bool ShmSendLink::Move() {
   bool moved = ReadCells(kCellsPerTurn);
   if (!alive()) return true;

@@ -55,6 +55,10 @@ class SharesShown {
   // has refused.
   std::optional<SharedPlace> Show(const std::shared_ptr<SharedMemory>& memory,
                                   const std::byte* data, int socket);
+  // Whether Show() may ever have a place for it.
+  bool CanShow(const SharedMemory& memory) const {
+    return !refused_ && (shown_.size() < kMost || shown_.contains(&memory));
+  }
   // The receiver could not map one: it is asked no more.
   void Refuse() { refused_ = true; }
   bool refused() const { return refused_; }

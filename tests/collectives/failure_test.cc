@@ -59,6 +59,14 @@ const std::vector<Difference>& Differences() {
          return c.AllReduce(d, d, 60000, DataType::kFloat32, ReduceOp::kSum);
        },
        "count 50000, ", "count 60000, "},
+      {"small and large count",  // within a host by rings, and by links
+       [](Communicator& c, float* d) {
+         return c.AllReduce(d, d, 10, DataType::kFloat32, ReduceOp::kSum);
+       },
+       [](Communicator& c, float* d) {
+         return c.AllReduce(d, d, 60000, DataType::kFloat32, ReduceOp::kSum);
+       },
+       "count 10, ", "count 60000, "},
       {"operator",
        [](Communicator& c, float* d) {
          return c.AllReduce(d, d, 10, DataType::kFloat32, ReduceOp::kSum);

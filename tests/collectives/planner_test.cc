@@ -387,7 +387,7 @@ TEST(ForcedTest, AnAllToAllWithCountsHasTheSizeOfItsTypicalCount) {
 
 TEST(ForcedTest, NamesTheRuleAndWhatWouldBeRight) {
   const std::pair<const char*, const char*> wrongs[] = {
-      {"all_reduce=bruck", "there are auto, oneshot"},
+      {"all_reduce=bruck", "there are auto, multicast, oneshot"},
       {"all_redcue=ring", "there are all_reduce, all_gather"},
       {"ring", "as all_reduce=tree"},
       {"gather=tree", "an algorithm that gather lacks"},
