@@ -29,6 +29,7 @@ Cost SpreadOverHosts(Cost cost, const CollectiveSpec& spec) {
   if (spec.place == nullptr || spec.place->hosts.size() == 1) return cost;
   const double ranks = spec.place->ranks_max;
   cost.turns_across = cost.turns;
+  cost.posts = 0;
   cost.lanes = std::max(1.0, cost.balance * ranks);
   cost.elements_across = cost.elements * cost.lanes * (spec.size - ranks) / (spec.size - 1);
   return cost;

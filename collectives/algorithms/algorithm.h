@@ -25,8 +25,17 @@ struct Cost {
   // Elements that the rank receives that receives most; < 0: as `elements`. Ranks that share memory
   // read what they receive where it lies, which takes the sender no time.
   double received = -1;
-  // All that a rank sends is written once, for all to read: its messages cost it one.
+  // All that a rank sends is written once, for all to read where it lies: its messages cost it one,
+  // and neither `staged` nor `posts` counts.
   bool writes_once = false;
+  // Between ranks of a host whose links are shared memory: the share of the elements that the
+  // sender copies into the link's segment and the receiver takes from there, however long the
+  // message is. That is what the receiver reduces on arrival, and what the sender has just written
+  // itself. The rest a receiver reads from the sender's memory.
+  double staged = 0;
+  // Likewise, of messages that wait for their receives: by how many messages and clear-to-sends the
+  // longest chain is longer than `turns`, for receives that are posted after others have arrived.
+  double posts = 0;
   double reduced = 0;  // elements, by the rank that reduces most
   double copied = 0;   // elements copied, or reduced from where a message was stored, likewise
   double fill = 0;     // elements that pass before a pipeline's last rank has its first
@@ -83,6 +92,7 @@ absl::Span<const Algorithm* const> Algorithms();
 const Algorithm* FindAlgorithm(absl::string_view name, CollectiveKind kind);
 
 // For cost functions: fills in what lies between hosts where every rank talks to all others alike.
+// Receives that are posted late are then those of `in_order`, and not of `posts`.
 Cost SpreadOverHosts(Cost cost, const CollectiveSpec& spec);
 // Likewise: counts what each message has to cross between switches, for Cost::elements_beyond.
 class BetweenSwitches {

@@ -2,6 +2,7 @@
 // away. log2(n) turns: for small sizes with a root. A node's subtree is a stretch of nodes, so that
 // gather and scatter move the parts of a subtree in one message (two where the stretch passes the
 // last rank).
+#include <algorithm>
 #include <vector>
 
 #include "collectives/algorithms/algorithm.h"
@@ -151,12 +152,24 @@ Cost CostOf(const CollectiveSpec& spec) {
   Cost cost{.turns = log, .messages = log, .elements = log * count, .copied = count};
   cost.balance = log > 0 ? (n - 1) / (n * log) : 1;
   if (spec.kind == CollectiveKind::kBroadcast) cost.received = count;
-  if (spec.kind == CollectiveKind::kReduce) cost.reduced = log * count, cost.copied = 0;
+  cost.staged = n > 1 ? (n - 1 - log) / (n - 1) : 0;  // what the root does not send
+  if (spec.kind == CollectiveKind::kReduce) {
+    cost.reduced = log * count, cost.copied = 0;
+    cost.staged = 1;
+    cost.posts = std::max(log - 1, 0.0);
+  }
   if (spec.kind == CollectiveKind::kGather || spec.kind == CollectiveKind::kScatter) {
     cost.elements = (n - 1) * count;
     double moved = 0;  // parts
-    for (int node = 1; node < spec.size; ++node) moved += BinomialSubtree(spec.size, node);
+    double leaves = 0;
+    for (int node = 1; node < spec.size; ++node) {
+      moved += BinomialSubtree(spec.size, node);
+      leaves += BinomialSubtree(spec.size, node) == 1 ? 1 : 0;
+    }
     cost.balance = n > 1 ? moved / (n * (n - 1)) : 1;
+    // Of a gather the leaves send their input, of a scatter the root does.
+    cost.staged =
+        moved > 0 ? 1 - (spec.kind == CollectiveKind::kGather ? leaves : n - 1) / moved : 0;
     for (int child : BinomialNode(spec.size, 0).children) {  // a stretch may pass the last rank
       if (spec.kind == CollectiveKind::kScatter) {
         cost.received = std::max(cost.received, BinomialSubtree(spec.size, child) * count);

@@ -169,8 +169,10 @@ Cost CostOf(const CollectiveSpec& spec) {
     packed += passed > 1 ? passed : 0;
   }
   double count = static_cast<double>(spec.count);
+  cost.staged = 1;  // a rank sends what it has packed, or copied to the output
   if (spec.kind == CollectiveKind::kAllToAll) {
     cost.copied = (packed + n) * count;
+    cost.staged = blocks > 0 ? packed / blocks : 0;
   } else if (spec.kind == CollectiveKind::kAllGather) {
     cost.copied = count;
   } else {

@@ -86,6 +86,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   Cost cost{.turns = n - 1,
             .messages = static_cast<double>(ChunkCount(spec.count, spec.chunk)),
             .elements = count,
+            .staged = reduces ? 1 : std::max(n - 2, 0.0) / std::max(n - 1, 1.0),
             .reduced = reduces ? count : 0,
             .copied = reduces ? 0 : count,
             .fill = std::max(n - 2, 0.0) * static_cast<double>(std::min(spec.chunk, spec.count)),

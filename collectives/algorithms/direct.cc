@@ -320,10 +320,14 @@ Cost CostOf(const CollectiveSpec& spec) {
     for (int rank = 0; rank < spec.size; ++rank) between.Add(spec.root, rank, count);
     cost.elements_beyond = between.Most();
   }
+  // Contributions that an owner holds are read from their ranks; results are what it has written.
   if (HoldsContributions(spec)) {
     cost.copied += cost.reduced;
+    cost.staged = spec.kind == CollectiveKind::kAllReduce ? 0.5 : 0;
   } else if (cost.reduced > 0) {
     cost.in_order = OthersInOrder(spec);
+    cost.staged = 1;
+    if (cost.turns_across == 0) cost.posts = std::max(2 * (n - 2), 0.0);
   }
   return cost;
 }

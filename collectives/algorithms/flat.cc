@@ -1,6 +1,7 @@
 // Flat tree: rank 0 takes from every rank and gives to every rank. Two turns and 2(n-1) messages of
 // all ranks together, where oneshot has one turn and n(n-1): for small sizes where ranks outnumber
 // cores. Reduces in the order of ranks 0, 1, ..., n-1.
+#include <algorithm>
 #include <vector>
 
 #include "collectives/algorithms/algorithm.h"
@@ -107,10 +108,14 @@ Cost CostOf(const CollectiveSpec& spec) {
     cost.balance = (n + 1) / (n * n);
   }
   cost = SpreadOverHosts(cost, spec);
+  cost.staged = n / (n + 1);  // of an all-gather all but what rank 0 takes
   if (cost.reduced > 0 && HoldsContributions(spec)) {
     cost.copied = cost.reduced;
+    cost.staged = 0.5;
   } else if (cost.reduced > 0) {
     cost.in_order = OthersInOrder(spec);
+    cost.staged = 1;
+    if (cost.turns_across == 0) cost.posts = std::max(2 * (n - 2), 0.0);
   }
   return cost;
 }

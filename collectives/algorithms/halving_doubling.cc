@@ -4,6 +4,7 @@
 // 2005 for reduce-scatter and numbers of ranks that are no power of two).
 // All-reduce begins with the nearest node, so that most bytes go to neighbours: its parts then lie
 // in bit-reversed order. Reduce-scatter begins with the farthest: its parts lie in rank order.
+#include <algorithm>
 #include <vector>
 
 #include "collectives/algorithms/algorithm.h"
@@ -145,6 +146,9 @@ Cost CostOf(const CollectiveSpec& spec) {
   const double halved = whole * (nodes - 1) / nodes;
   Cost cost{.turns = all ? 2 * log : log, .elements = all ? 2 * halved : halved, .reduced = halved};
   cost.messages = cost.turns;
+  // Each exchange of the halving has its receive posted after the one before it.
+  cost.staged = 1;
+  cost.posts = std::max(log - 1, 0.0) + (folds ? 1 : 0);
   if (folds) {
     const double folded = spec.size - nodes, moved = cost.elements * nodes;
     cost.turns += 2, cost.messages += 1;

@@ -90,6 +90,9 @@ RankSchedule LevelsBarrier(const CollectiveSpec& spec);
 
 // With two levels.
 Cost LevelsCost(const CollectiveSpec& spec);
+// Of two levels and three: Cost::staged and Cost::posts, which are those inside a host.
+double LevelsStaged(const CollectiveSpec& spec, const GroupPlace& place);
+double LevelsPosts(const CollectiveSpec& spec, const GroupPlace& place);
 
 }  // namespace weft::collectives
 

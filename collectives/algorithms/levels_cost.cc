@@ -10,7 +10,40 @@ namespace {
 
 double Ratio(double part, double whole) { return whole > 0 ? part / whole : 1; }
 
+// Contributions are stored, and reduced together.
+bool HoldsContributions(const CollectiveSpec& spec, const GroupPlace& place) {
+  return spec.rounds_once && place.ranks_max > 2;
+}
+
 }  // namespace
+
+// What ranks of a host give one another: contributions that are reduced on arrival, and parts that
+// have come from other hosts or were reduced. What is read is a rank's own part, or the root's.
+double LevelsStaged(const CollectiveSpec& spec, const GroupPlace& place) {
+  const double hosts = static_cast<double>(place.hosts.size()), n = spec.size;
+  const bool holds = HoldsContributions(spec, place);
+  switch (spec.kind) {
+    case CollectiveKind::kAllReduce:
+      return holds ? 0.5 : 1;
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduce:
+      return holds ? 0 : 1;
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherV: {
+      const double stood_for = std::max(std::ceil(n / place.ranks_min), 1.0);
+      return (stood_for - 1) / stood_for;
+    }
+    case CollectiveKind::kBroadcast:
+      return (hosts - 1) / hosts;
+    default:  // all-to-all: inputs
+      return 0;
+  }
+}
+
+double LevelsPosts(const CollectiveSpec& spec, const GroupPlace& place) {
+  if (!Reduces(spec.kind) || HoldsContributions(spec, place)) return 0;
+  return 2.0 * std::max(place.ranks_max - 2, 0);
+}
 
 // With m ranks on the largest of H hosts and L rails.
 Cost LevelsCost(const CollectiveSpec& spec) {
@@ -94,6 +127,8 @@ Cost LevelsCost(const CollectiveSpec& spec) {
       cost.messages = m - 1 + (hosts > 8 ? cost.turns_across : others);
       cost.balance = Ratio(2 * (n - hosts) + hosts * others, n * cost.messages);
   }
+  cost.staged = LevelsStaged(spec, place);
+  cost.posts = LevelsPosts(spec, place);
   // Inside a host contributions are stored before they are reduced (direct).
   if (spec.rounds_once && m > 2) cost.copied += cost.reduced * (m - 1) / (m - 1 + outside);
   return cost;

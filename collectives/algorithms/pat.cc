@@ -159,15 +159,20 @@ Cost CostOf(const CollectiveSpec& spec) {
       spec.kind == CollectiveKind::kAllGatherV ? LongestOf(GatheredParts(spec)) : spec.count;
   const std::vector<Stretch> parts(static_cast<size_t>(n), Stretch{0, count});
   Cost cost{.turns = static_cast<double>(Log2Ceil(n))};
-  double moved = 0, copied = reduces ? 0 : 1;  // parts
+  double moved = 0, copied = reduces ? 0 : 1, from_input = 0;  // parts
   for (int hop = 1; hop < n; hop *= 2) {
     for (const auto& which : Messages(parts, 0, hop, spec.chunk)) {
       const double size = static_cast<double>(which.size());
       cost.messages += 1;
       moved += size;
       if (which.size() > 1) copied += 2 * size;
+      if (which.size() > 1 || which[0] != 0) continue;
+      from_input += 1;  // the own part, as it is
+      // Its sum so far is what the next contribution is added to on arrival.
+      if (reduces && hop > 1) cost.posts += 1;
     }
   }
+  cost.staged = reduces || moved == 0 ? 1 : 1 - from_input / moved;
   cost.elements = moved * static_cast<double>(count);
   cost.copied = copied * static_cast<double>(count);
   if (reduces) cost.reduced = cost.elements;

@@ -2,6 +2,8 @@
 // Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005,
 // section 4.1). log2(n) turns of the whole buffer: for small sizes. Both sides of an exchange put
 // the lower node's sum on the left, so that all ranks compute the same bits.
+#include <algorithm>
+
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/algorithms/folding.h"
 #include "collectives/algorithms/parts.h"
@@ -60,10 +62,14 @@ Cost CostOf(const CollectiveSpec& spec) {
   Cost cost{.turns = log + 2 * folds,
             .messages = exchanges,
             .elements = exchanges * count,
+            .posts = std::max(exchanges - 1, 0.0),
             .reduced = exchanges * count,
             .copied = log * count};
   const double folded = spec.size - folding.nodes();
   if (exchanges > 0) {
+    // In the first exchange the upper nodes read the input of the lower ones, unless that is a sum.
+    const double read = folding.any() ? 0 : folding.nodes() / 2.0;
+    cost.staged = 1 - read / (folding.nodes() * log + 2 * folded);
     cost.balance = (folding.nodes() * log + 2 * folded) / (spec.size * exchanges);
   }
   cost = SpreadOverHosts(cost, spec);

@@ -2,6 +2,7 @@
 // (Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
 // A chunk moves on as soon as it has come, while the part's next chunk comes in. With several
 // channels each carries a share of every part round a ring of its own (paths.h).
+#include <algorithm>
 #include <vector>
 
 #include "collectives/algorithms/algorithm.h"
@@ -182,6 +183,8 @@ Cost CostOf(const CollectiveSpec& spec) {
   cost.elements = cost.turns * static_cast<double>(part);
   if (Reduces(spec.kind)) cost.reduced = (n - 1) * static_cast<double>(part);
   if (!Reduces(spec.kind)) cost.copied = static_cast<double>(part);
+  // Only what is gathered leaves from the input, in the first turn.
+  cost.staged = Reduces(spec.kind) ? 1 : std::max(n - 2, 0.0) / std::max(n - 1, 1.0);
   if (spec.place != nullptr && spec.place->hosts.size() > 1) {
     // One of each channel's n links leaves each host.
     cost.turns_across = cost.turns * static_cast<double>(spec.place->hosts.size()) / n;

@@ -73,6 +73,14 @@ Cost CostOf(const CollectiveSpec& spec) {
             .received = n * length,
             .copied = count,
             .balance = 0.5};
+  // What the root sends, in the scatter and round the ring, lies in its input.
+  double scattered = 0, turns = 0;  // parts of all ranks
+  for (int node = 1; node < spec.size; ++node) scattered += BinomialSubtree(spec.size, node);
+  for (int node = 0; node < spec.size; ++node) {
+    turns += n - BinomialSubtree(spec.size, (node + 1) % spec.size);
+  }
+  const double by_root = 2 * n - 1 - BinomialSubtree(spec.size, 1 % spec.size);
+  cost.staged = std::max(1 - by_root / (scattered + turns), 0.0);
   return SpreadOverHosts(cost, spec);
 }
 

@@ -128,14 +128,13 @@ Cost CostOfParts(const CollectiveSpec& spec, const GroupPlace& place) {
 Cost CostOf(const CollectiveSpec& spec) {
   const GroupPlace place = PlaceOf(spec);
   if (place.switches.size() < 2) return kHierarchical.cost(spec);
-  switch (spec.kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce:
-      return CostOfRounds(spec, place);
-    default:
-      return CostOfParts(spec, place);
-  }
+  const bool in_rounds = spec.kind == CollectiveKind::kAllReduce ||
+                         spec.kind == CollectiveKind::kBroadcast ||
+                         spec.kind == CollectiveKind::kReduce;
+  Cost cost = in_rounds ? CostOfRounds(spec, place) : CostOfParts(spec, place);
+  cost.staged = LevelsStaged(spec, place);
+  cost.posts = LevelsPosts(spec, place);
+  return cost;
 }
 
 bool Fits(const CollectiveSpec& spec, size_t /*element*/) {

@@ -187,6 +187,14 @@ Cost CostOf(const CollectiveSpec& spec) {
   }
   cost.turns = all ? 2 * depth : depth;
   cost.fill = (cost.turns - 1) * static_cast<double>(length);
+  // Of a broadcast only the root's messages, to one rank in all, leave from the input.
+  const double others = spec.size - 1;
+  cost.staged = Reduces(spec.kind) ? 1 : (others - 1) / others;
+  // At each node the second child's receive is posted when the first child's has arrived. The root
+  // of a tree of a power of two has one child.
+  const int nodes = all ? spec.size : spec.size - 1;
+  const int twos = DoubleTreeDepth(nodes) - ((nodes & (nodes - 1)) == 0 ? 1 : 0);
+  if (Reduces(spec.kind)) cost.posts = 2 * std::max(twos, 0);
   if (spec.kind == CollectiveKind::kBroadcast) cost.copied = cost.received = count;
   cost.balance = cost.elements > 0 ? moved / (cost.elements * spec.size) : 1;
   cost = SpreadOverHosts(cost, spec);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
@@ -15,7 +16,8 @@
 namespace weft::collectives::planner {
 namespace {
 
-// What the ranks of a host move between them in caches.
+// What the ranks of a host move between them in caches; and what a rank finds in its core's cache
+// of what it has just written.
 constexpr double kCacheBytes = 1 << 20;
 
 double ElementsBeyond(const Cost& cost, const CollectiveSpec& spec) {
@@ -64,18 +66,29 @@ Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const
   const double own = cost.received < 0 || cost.elements == 0
                          ? kept
                          : std::min(kept, cost.received * kept / cost.elements);
+  const double message_bytes = cost.messages > 0 ? cost.elements / cost.messages * bytes : 0;
+  // A message inside a host is read where it lies, or copied by both ends; the busiest rank of a
+  // collective with a root has as much to do at its other end as the average rank.
+  const bool is_short = message_bytes < static_cast<double>(table.read_bytes);
+  const bool has_segment = table.segment_byte > 0 && !cost.writes_once;
+  const double staged = !has_segment ? 0 : is_short ? 1 : cost.staged;
+  const double read_byte = (1 - staged) * table.inside.byte;
+  const double end_byte = staged * table.segment_byte / 2;
+  const double own_inside =
+      (own * read_byte + kept * (1 + std::min(cost.balance, 1.0)) * end_byte) * bytes;
+  const double all_inside = kept * (read_byte + 2 * end_byte) * bytes;
   const double rest = (cost.reduced * table.reduce_byte + cost.copied * table.copy_byte) * bytes;
   const double link = left * bytes;
   const double messages = cost.writes_once ? std::min(cost.messages, 1.0) : cost.messages;
   const double besides = messages * message + (table.across_by_nic ? 0 : link) + rest;
-  const double work = std::max(
-      besides + own * table.inside.byte * bytes,
-      (besides + kept * table.inside.byte * bytes) * at_once * ranks * cost.balance / cores);
+  const double work = std::max(besides + own_inside,
+                               (besides + all_inside) * at_once * ranks * cost.balance / cores);
   // With a root, it is the root that copies.
   const double copied = HasRoot(spec.kind) ? cost.copied : cost.copied * ranks;
   const double inside_host =
       std::max(cost.elements * cost.balance * ranks - cost.elements_across, 0.0);
-  const double shared = (inside_host + copied) * bytes * at_once;
+  const double again = 2 * message_bytes > kCacheBytes ? staged / 2 : 0;  // source and target
+  const double shared = (inside_host * (1 + again) + copied) * bytes * at_once;
   const double memory = std::max(shared - kCacheBytes, 0.0) * table.inside.host_byte;
   const double wire = std::max(cost.elements_across * across.host_byte,
                                ElementsBeyond(cost, spec) * SwitchByte(spec)) *
@@ -87,15 +100,16 @@ Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const
         std::max(one.elements * across.byte, one.beyond * SwitchByte(spec) * on_wire) * bytes;
   }
 
-  const double inside = cost.turns - cost.turns_across;
+  const bool asks = has_segment && message_bytes > static_cast<double>(table.inside_eager_bytes);
+  const double posts = asks ? cost.posts : 0;
+  const double inside = cost.turns - cost.turns_across + posts;
   const double wanting = ranks * at_once;  // a core
   const double waiting = wanting > cores ? wanting / cores * table.switch_rank : 0;
-  const double message_bytes = cost.messages > 0 ? cost.elements / cost.messages * bytes : 0;
   const bool waits = message_bytes > static_cast<double>(table.eager_bytes);  // for receives
   const double in_order = waits ? cost.in_order : 0;
   const double turns_across = cost.turns_across + in_order;
-  const double latency =
-      inside * table.inside.latency + turns_across * across.latency + cost.turns * waiting;
+  const double latency = inside * table.inside.latency + turns_across * across.latency +
+                         (cost.turns + posts) * waiting;
   const double hidden =
       std::min(std::max(turns_across - 1, 0.0) * across.latency, cost.ahead * bytes * across.byte);
   const double slot_latency = waits ? cost.slot_turns * across.latency : 0;
@@ -121,6 +135,12 @@ CostTable TableFor(const Calibration& calibration, const Settings& settings, int
   table.inside = links(transport == "auto" ? "shm" : transport);
   table.across = links(transport == "auto" ? "tcp" : transport);
   table.across_by_nic = transport == "verbs" || transport == "ucx";
+  if (transport == "auto" || transport == "shm") {
+    table.segment_byte = calibration.segment_byte;
+    const int64_t from = settings.ByteCount("shm.single_copy_min").count();
+    table.read_bytes = from > 0 ? from : std::numeric_limits<int64_t>::max();
+    table.inside_eager_bytes = settings.ByteCount("shm.eager_max").count();
+  }
   table.reduce_byte = calibration.reduce_byte;
   table.copy_byte = calibration.copy_byte;
   table.switch_rank = calibration.switch_rank;
@@ -146,21 +166,22 @@ std::string ToWord(const CostTable& table) {
     absl::StrAppendFormat(&text, "%a,%a,%a,%a,", link->latency, link->message, link->byte,
                           link->host_byte);
   }
-  absl::StrAppendFormat(&text, "%a,%a,%a,%d,%d,%d,%d,", table.reduce_byte, table.copy_byte,
-                        table.switch_rank, table.cores, table.chunk_bytes, table.eager_bytes,
-                        table.across_by_nic ? 1 : 0);
+  absl::StrAppendFormat(&text, "%a,%a,%a,%a,%d,%d,%d,%d,%d,%d,", table.segment_byte,
+                        table.reduce_byte, table.copy_byte, table.switch_rank, table.cores,
+                        table.chunk_bytes, table.eager_bytes, table.inside_eager_bytes,
+                        table.read_bytes, table.across_by_nic ? 1 : 0);
   return absl::StrCat(text, absl::BytesToHexString(table.source));
 }
 
 absl::StatusOr<CostTable> FromWord(absl::string_view word) {
-  constexpr size_t kNumbers = 11;
+  constexpr size_t kNumbers = 12;
   CostTable table;
   double* const numbers[kNumbers] = {
       &table.inside.latency, &table.inside.message, &table.inside.byte, &table.inside.host_byte,
       &table.across.latency, &table.across.message, &table.across.byte, &table.across.host_byte,
-      &table.reduce_byte,    &table.copy_byte,      &table.switch_rank};
+      &table.segment_byte,   &table.reduce_byte,    &table.copy_byte,   &table.switch_rank};
   const std::vector<std::string> parts = absl::StrSplit(word, ',');
-  bool right = parts.size() == kNumbers + 5;
+  bool right = parts.size() == kNumbers + 7;
   for (size_t i = 0; right && i < kNumbers; ++i) {
     char* end = nullptr;
     *numbers[i] = std::strtod(parts[i].c_str(), &end);
@@ -168,12 +189,15 @@ absl::StatusOr<CostTable> FromWord(absl::string_view word) {
   }
   if (!right || !absl::SimpleAtoi(parts[kNumbers], &table.cores) || table.cores < 1 ||
       !absl::SimpleAtoi(parts[kNumbers + 1], &table.chunk_bytes) || table.chunk_bytes < 1 ||
-      !absl::SimpleAtoi(parts[kNumbers + 2], &table.eager_bytes) || table.eager_bytes < 0) {
+      !absl::SimpleAtoi(parts[kNumbers + 2], &table.eager_bytes) || table.eager_bytes < 0 ||
+      !absl::SimpleAtoi(parts[kNumbers + 3], &table.inside_eager_bytes) ||
+      table.inside_eager_bytes < 0 || !absl::SimpleAtoi(parts[kNumbers + 4], &table.read_bytes) ||
+      table.read_bytes < 0) {
     return absl::DataLossError(
         absl::StrCat("rank 0 published no valid table of costs: \"", absl::CHexEscape(word), "\""));
   }
-  table.across_by_nic = parts[kNumbers + 3] == "1";
-  table.source = absl::HexStringToBytes(parts[kNumbers + 4]);
+  table.across_by_nic = parts[kNumbers + 5] == "1";
+  table.source = absl::HexStringToBytes(parts[kNumbers + 6]);
   return table;
 }
 

@@ -11,13 +11,15 @@
 // of which has as much to do; the wire also by groups along other axes (others_at_once), of which
 // the same is assumed:
 //
-//   time = (turns + in_order) * latency - hidden + fill * byte + the largest of
+//   time = (turns + posts + in_order) * latency - hidden + fill * byte + the largest of
 //          work    messages * message + elements * byte + reduced * reduce + copied * copy,
 //                  times the ranks that want a core, over cores, where that is above 1. Inside a
-//                  host the receiver copies, so that one rank's elements are those that it
-//                  receives. Elements that NICs move are no work, but take as long on the link
+//                  host the receiver reads a message from the sender's memory (byte), or both ends
+//                  copy it, each for half of segment_byte, through the link's segment. Elements
+//                  that NICs move are no work, but take as long on the link
 //          memory  elements moved and copied by all ranks of a host, as far as caches do not hold
-//                  them, * host_byte inside
+//                  them, * host_byte inside; what goes through segments in messages of more than
+//                  half a cache is read from memory once more, for half of that
 //          wire    bytes between hosts * host_byte, across; and where it is known what the cables
 //                  between switches carry, the bytes that leave a switch by them; of exchanges
 //                  that follow one another, for each the longer of a link's time and a cable's
@@ -55,7 +57,13 @@ struct LinkCosts {
 struct CostTable {
   LinkCosts inside, across;    // between ranks of one host; of two
   bool across_by_nic = false;  // NICs move the bytes between hosts, and cores do not
-  double reduce_byte = 0;      // of an operand, in cache, on top of moving it
+  // Inside a host, where links are shared memory: of a byte that both ends copy, one after the
+  // other. Messages shorter than `read_bytes` are copied so, longer ones as Cost::staged says. 0:
+  // no link has a segment.
+  double segment_byte = 0;
+  int64_t read_bytes = 0;
+  int64_t inside_eager_bytes = 0;  // as eager_bytes, between ranks of a host
+  double reduce_byte = 0;          // of an operand, in cache, on top of moving it
   double copy_byte = 0;
   double switch_rank = 0;        // from one rank to another on a core
   int cores = 1;                 // of a host, for all its ranks
@@ -85,6 +93,7 @@ inline constexpr std::array<const char*, kTransportCount> kTransportNames = {"sh
 
 struct Calibration {
   std::array<LinkCosts, kTransportCount> links;  // as kTransportNames
+  double segment_byte = 0;                       // of shm
   double reduce_byte = 0, copy_byte = 0, switch_rank = 0;
   std::string source;
 };

@@ -11,7 +11,10 @@ peer_name "own NAME": the fastest of our algorithms, ours the planner's choice, 
 --compare, which times all in turns: the planner's regret is 1 / ratio - 1.
 peer_name "Gloo" in a case "..., tcp": ours over tcp alone.
 peer_name "weft, shared buffers": ours, with memory that peers map (weft-bw --buffers shared).
-peer_name "before": another build's programs (--before).
+peer_name "before": another build's programs (--before), which plan by their own costs.
+
+Ours plan by costs that are measured first, as users do it once a machine (weft-bw --calibrate; some seconds), or by
+--costs FILE, or by the defaults: --costs defaults, and where other programs disturb the measurement.
 
 A peer that cannot be had or takes longer than the limit has no rows, and standard error says so. Sizes up to 4 MiB are
 one program's run, each larger one is a run of its own, so that a peer that is too slow for one has rows of the others.
@@ -57,7 +60,8 @@ class Ours:
 
     def __init__(self, options, name="weft", words=(), operations=OPERATIONS, programs=BIN, buffers="private"):
         self.options, self.name, self.operations, self.programs = options, name, operations, programs
-        self.words = ["--buffers", buffers, *options.weft.split(), *words]
+        costs = ["--set", f"collective.costs={options.costs}"] if options.costs and programs == BIN else []
+        self.words = ["--buffers", buffers, *costs, *options.weft.split(), *words]
         self.compared = {}  # by operation and size
 
     def measure(self, ranks: int, sizes: list) -> dict:
@@ -166,6 +170,16 @@ def ours_shared(options):
 PEERS = {"gloo": Gloo, "openmpi": open_mpi, "mpich": mpich, "oneccl": one_ccl, "floor": Floor, "shared": ours_shared}
 
 
+def measure_costs(costs: pathlib.Path) -> pathlib.Path | None:
+    """The file; None where the machine is too busy to measure them."""
+    try:
+        say(run([BIN / "weft-bw", "--ranks", 2, "--calibrate", "--set", f"collective.costs={costs}"], 60))
+    except Unavailable as reason:
+        say(f"planned by the default costs: {reason}")
+        return None
+    return costs
+
+
 def median(times: dict, key: tuple) -> float:
     return statistics.median(times[key])
 
@@ -260,6 +274,7 @@ def main() -> None:
     _before.add_argument(parser)
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--limit", type=float, help="seconds for one program of one round")
+    parser.add_argument("--costs", help="a file of weft-bw --calibrate, or defaults (default: measured anew)")
     parser.add_argument("--no-regret", dest="regret", action="store_false",
                         help="do not compare all our algorithms")
     parser.add_argument("--weft", default="", help="more words for weft-bw, as one argument")
@@ -269,6 +284,15 @@ def main() -> None:
         if getattr(options, name) is None:
             setattr(options, name, value)
     options.end = time.monotonic() + 60 * options.budget
+    with tempfile.TemporaryDirectory(prefix="weft-costs-") as folder:
+        if options.costs is None:
+            options.costs = measure_costs(pathlib.Path(folder) / "costs")
+        elif options.costs == "defaults":
+            options.costs = None
+        measure(options)
+
+
+def measure(options) -> None:
     peers = []
     for name in options.peers:
         try:

@@ -293,6 +293,115 @@ TEST(CostTest, OfOneHostIsWhatTheSchedulesHold) {
   });
 }
 
+// By pair of ranks, from * n + to: the steps of its messages at both ends, in their order.
+struct Meeting {
+  uint32_t send = 0, receive = 0;
+};
+std::vector<std::vector<Meeting>> MeetingsOf(const Case& built) {
+  const size_t n = built.schedules.size();
+  std::vector<std::vector<Meeting>> meetings(n * n);
+  std::vector<size_t> received(n * n);
+  for (const bool sends : {true, false}) {
+    for (size_t r = 0; r < n; ++r) {
+      const std::vector<Step>& steps = built.schedules[r].steps;
+      for (uint32_t id = 0; id < steps.size(); ++id) {
+        if (steps[id].peer < 0 || (steps[id].kind == StepKind::kSend) != sends) continue;
+        const size_t peer = static_cast<size_t>(steps[id].peer);
+        if (sends) {
+          meetings[r * n + peer].push_back({.send = id});
+        } else {
+          const size_t pair = peer * n + r;
+          meetings[pair][received[pair]++].receive = id;
+        }
+      }
+    }
+  }
+  return meetings;
+}
+
+// The share of elements that are reduced on arrival, or were written by the step before the send.
+double StagedShare(const Case& built) {
+  const size_t n = built.schedules.size();
+  const auto meetings = MeetingsOf(built);
+  double all = 0, staged = 0;
+  for (size_t pair = 0; pair < n * n; ++pair) {
+    for (const Meeting& meeting : meetings[pair]) {
+      const Step& send = built.schedules[pair / n].steps[meeting.send];
+      const Step& receive = built.schedules[pair % n].steps[meeting.receive];
+      const bool warm = send.after_count > 0 && send.left.buffer != Buffer::kInput;
+      const double length = static_cast<double>(send.length);
+      all += length;
+      if (warm || receive.kind == StepKind::kReceiveReduce) staged += length;
+    }
+  }
+  return all > 0 ? staged / all : 0;
+}
+
+// Messages and clear-to-sends on the longest chain. A message leaves when its sender has it and the
+// clear-to-send of its receive has come; messages of a pair are posted in their order.
+double LongestChainWithClears(const Case& built) {
+  const size_t n = built.schedules.size();
+  const auto meetings = MeetingsOf(built);
+  std::vector<std::vector<int>> ready(n), done(n);  // by rank and step
+  for (size_t r = 0; r < n; ++r) {
+    ready[r].assign(built.schedules[r].steps.size(), 0);
+    done[r] = ready[r];
+  }
+  int longest = 0;
+  for (bool changed = true; changed;) {
+    changed = false;
+    auto raise = [&](int& value, int to) {
+      changed |= to > value;
+      value = std::max(value, to);
+      longest = std::max(longest, value);
+    };
+    for (size_t r = 0; r < n; ++r) {
+      for (size_t id = 0; id < ready[r].size(); ++id) {
+        const Step& step = built.schedules[r].steps[id];
+        for (uint32_t before : built.schedules[r].After(step)) raise(ready[r][id], done[r][before]);
+        if (step.peer < 0) raise(done[r][id], ready[r][id]);
+      }
+    }
+    for (size_t pair = 0; pair < n * n; ++pair) {
+      int sent = 0, posted = 0;
+      for (const Meeting& meeting : meetings[pair]) {
+        int& send = ready[pair / n][meeting.send];
+        int& receive = ready[pair % n][meeting.receive];
+        raise(send, sent), raise(receive, posted);
+        sent = send, posted = receive;
+        const int leaves = std::max(sent, posted + 1);
+        raise(done[pair / n][meeting.send], leaves);
+        raise(done[pair % n][meeting.receive], leaves + 1);
+      }
+    }
+  }
+  return longest;
+}
+
+// All receives that wait for nothing are posted before any message arrives: one clear-to-send.
+TEST(CostTest, WhatRanksOfAHostCopyTwiceAndPostLateIsWhatTheSchedulesHold) {
+  ForEachAlgorithm([](const Algorithm& algorithm, CollectiveKind kind) {
+    if (kind == CollectiveKind::kAllToAllV || kind == CollectiveKind::kBarrier) return;
+    for (int n : {2, 3, 4, 6, 8, 13, 16}) {
+      for (bool rounds_once : {false, true}) {
+        if (rounds_once && !Reduces(kind)) continue;
+        const Case built = BuildCase(algorithm, kind, n,
+                                     {.count = 64 * static_cast<uint64_t>(n),
+                                      .root = 1,
+                                      .rounds_once = rounds_once,
+                                      .salt = 3});
+        SCOPED_TRACE(absl::StrCat(built.text, " rounds once ", rounds_once));
+        const Cost cost = algorithm.cost(built.specs[0]);
+        // At levels a root gets what its rail's other ranks have reduced.
+        const bool levels = &algorithm == &kHierarchical || &algorithm == &kThreeLevel;
+        EXPECT_NEAR(cost.staged, StagedShare(built), levels ? 0.251 : 0.15);
+        const double posts = LongestChainWithClears(built) - 1 - LongestChain(built);
+        EXPECT_NEAR(cost.posts, std::max(posts, 0.0), 1);
+      }
+    }
+  });
+}
+
 TEST(CostTest, BetweenHostsIsWhatTheSchedulesHold) {
   ForEachAlgorithm([](const Algorithm& algorithm, CollectiveKind kind) {
     if (kind == CollectiveKind::kAllToAllV || kind == CollectiveKind::kAllGatherV) return;

@@ -142,6 +142,78 @@ TEST(PlannerTest, WhatRanksOfAHostReadIsNoWorkOfItsSender) {
   }
 }
 
+// What is reduced on arrival passes through a link's segment, copied by both ends; what is stored
+// first is read from its sender's memory. Which is cheaper, the machine says.
+TEST(PlannerTest, WhetherBothEndsCopyOrTheReceiverReadsCounts) {
+  CostTable table = Table(2);
+  for (int n : {2, 4}) {
+    const CollectiveSpec spec =
+        Spec(CollectiveKind::kReduceScatter, n, 65536 / static_cast<uint64_t>(n));
+    table.segment_byte = 1.5 * table.inside.byte;
+    EXPECT_EQ(ChoosePlan(spec, 4, table, "").algorithm, &kOneShot) << n;
+    table.segment_byte = 0.6 * table.inside.byte;
+    EXPECT_NE(ChoosePlan(spec, 4, table, "").algorithm, &kOneShot) << n;
+  }
+  // Two ranks that gather: one that sends its copy in the output, and not the input, sends twice.
+  table.segment_byte = 1.5 * table.inside.byte;
+  for (uint64_t count : {1u << 15, 1u << 19}) {
+    const CollectiveSpec gather = Spec(CollectiveKind::kAllGather, 2, count);
+    EXPECT_GT(TimeOf(kBruck.cost(gather), gather, 4, table),
+              1.05 * static_cast<double>(TimeOf(kRing.cost(gather), gather, 4, table)));
+  }
+}
+
+TEST(PlannerTest, ShortMessagesPassThroughSegmentsAndOtherTransportsHaveNone) {
+  CostTable table = Table(2);
+  table.segment_byte = 100 * table.inside.byte;
+  const CollectiveSpec spec = Spec(CollectiveKind::kBroadcast, 2, 8192);
+  auto time = [&] { return TimeOf(kDirect.cost(spec), spec, 4, table); };
+  const int64_t read = time();  // 32 KiB
+  ++table.read_bytes;
+  EXPECT_GT(time(), 20 * read);
+  EXPECT_EQ(Table(2, "tcp").segment_byte, 0);
+  Settings settings(LibrarySettings());
+  ASSERT_TRUE(settings.Set("shm.single_copy_min", "0", "test").ok());
+  EXPECT_GT(TableFor(DefaultCalibration(), settings, 2).read_bytes, int64_t{1} << 40);
+}
+
+// An owner that reduces in a fixed order asks for one contribution when the one before has come:
+// two messages each, for which another rank has to have a core.
+TEST(PlannerTest, ReceivesThatArePostedLateWaitForTheirClearToSends) {
+  CostTable table = Table(2);
+  table.inside = {.latency = 1000};
+  table.segment_byte = 1e-9, table.reduce_byte = table.copy_byte = 0, table.switch_rank = 500;
+  auto time = [&](const Algorithm& algorithm, uint64_t count) {
+    const CollectiveSpec spec = Spec(CollectiveKind::kReduceScatter, 4, count);
+    return TimeOf(algorithm.cost(spec), spec, 4, table);
+  };
+  EXPECT_EQ(time(kOneShot, 1025), 2000);
+  EXPECT_EQ(time(kDirect, 1025), 10000);
+  EXPECT_EQ(time(kDirect, 1024), 2000);  // goes ahead of its receive
+}
+
+// A rank that passes on a chunk finds it in its cache, and of a whole half of a buffer nothing.
+TEST(PlannerTest, LongMessagesHaveLeftTheCacheWhenTheyArePassedOn) {
+  const CostTable table = Table(2);
+  for (int n : {2, 4, 8}) {
+    for (uint64_t count : {1u << 20, 1u << 24}) {
+      const CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, n, count);
+      const Plan plan = ChoosePlan(spec, 4, table, "");
+      EXPECT_EQ(plan.algorithm, &kRing) << plan.why;
+      EXPECT_GT(TimeOf(kHalvingDoubling.cost(spec), spec, 4, table),
+                1.2 * static_cast<double>(plan.nanoseconds));
+    }
+  }
+}
+
+// What costs the same goes by neighbours, two links a rank.
+TEST(PlannerTest, AmongEqualsTheRingComesBeforeDirect) {
+  const CollectiveSpec spec = Spec(CollectiveKind::kAllGather, 2, 4096);
+  EXPECT_EQ(TimeOf(kRing.cost(spec), spec, 4, Table()),
+            TimeOf(kDirect.cost(spec), spec, 4, Table()));
+  EXPECT_EQ(ChoosePlan(spec, 4, Table(), "").algorithm, &kRing);
+}
+
 TEST(PlannerTest, BytesThatNicsMoveAreNoWorkOfCores) {
   CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 8, 1 << 20);
   spec.place = Hosts(8, 1);
@@ -430,6 +502,11 @@ TEST(CostTableTest, TravelsUnchanged) {
   EXPECT_EQ(other.across.host_byte, table.across.host_byte);
   EXPECT_EQ(other.cores, 3);
   EXPECT_EQ(other.eager_bytes, 4096);
+  const CostTable shm = Table(3, "shm");
+  const CostTable same = *FromWord(ToWord(shm));
+  EXPECT_EQ(same.segment_byte, DefaultCalibration().segment_byte);
+  EXPECT_EQ(same.read_bytes, 32 << 10);
+  EXPECT_EQ(same.inside_eager_bytes, 4 << 10);
   EXPECT_TRUE(other.across_by_nic);
   EXPECT_EQ(other.source, table.source);
   EXPECT_EQ(ToWord(table).find(' '), std::string::npos);
@@ -446,7 +523,7 @@ TEST(CalibrationTest, AFileIsReadAsWrittenAndItsFaultsAreNamed) {
   auto fault = [](const std::string& wrong) {
     return std::string(ParseCalibration(wrong, "costs").status().message());
   };
-  EXPECT_NE(fault(text + "tcp.latency 1\n").find("costs, line 25: \"tcp.latency 1\""),
+  EXPECT_NE(fault(text + "tcp.latency 1\n").find("costs, line 26: \"tcp.latency 1\""),
             std::string::npos)
       << fault(text + "tcp.latency 1\n");
   EXPECT_EQ(fault("shm.latency 1\n"), "costs lacks copy_byte");

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -42,6 +43,7 @@ constexpr double kBusyMost = 0.3;
 constexpr absl::Duration kLook = absl::Milliseconds(300);
 constexpr int kPings = 100;
 constexpr int kMessages = 64;
+constexpr int kRounds = 4;
 constexpr size_t kSmallBytes = 8;
 constexpr size_t kLinkBytes = 1 << 20;   // a chunk or a few
 constexpr size_t kHostBytes = 16 << 20;  // above what caches hold
@@ -59,6 +61,8 @@ absl::StatusOr<double> Least(int repeats, const Run& run) {
 }
 
 double Now() { return static_cast<double>(SystemClock::Nanoseconds()); }
+
+int Cores() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
 // A message there and back, halved: the quickest of `times`.
 absl::StatusOr<double> PingPong(Communicator& group, std::vector<std::byte>& data, size_t bytes,
@@ -97,18 +101,21 @@ absl::StatusOr<double> Stream(Communicator& group, std::vector<std::byte>& data)
   return (Now() - start) / kMessages;
 }
 
-// Every rank to the next at once; for each byte of all ranks.
-absl::StatusOr<double> Round(Communicator& group, std::vector<std::byte>& data) {
+// Every rank to the next at once, `times` messages of `bytes`; for each byte of all ranks.
+absl::StatusOr<double> Round(Communicator& group, std::vector<std::byte>& data, size_t bytes,
+                             int times) {
   const int me = group.rank().value(), n = group.size();
   WEFT_RETURN_IF_ERROR(group.Barrier()->Wait());
   const double start = Now();
-  WorkPtr receive =
-      group.Receive(data.data() + kHostBytes, kHostBytes, GroupRank((me + n - 1) % n), 2);
-  WorkPtr send = group.Send(data.data(), kHostBytes, GroupRank((me + 1) % n), 2);
-  WEFT_RETURN_IF_ERROR(send->Wait());
-  WEFT_RETURN_IF_ERROR(receive->Wait());
+  for (int i = 0; i < times; ++i) {
+    WorkPtr receive =
+        group.Receive(data.data() + kHostBytes, bytes, GroupRank((me + n - 1) % n), 2);
+    WorkPtr send = group.Send(data.data(), bytes, GroupRank((me + 1) % n), 2);
+    WEFT_RETURN_IF_ERROR(send->Wait());
+    WEFT_RETURN_IF_ERROR(receive->Wait());
+  }
   WEFT_RETURN_IF_ERROR(group.Barrier()->Wait());
-  return (Now() - start) / (static_cast<double>(kHostBytes) * n);
+  return (Now() - start) / (static_cast<double>(bytes) * n * times);
 }
 
 absl::StatusOr<LinkCosts> MeasureLinks(Communicator& group) {
@@ -120,9 +127,40 @@ absl::StatusOr<LinkCosts> MeasureLinks(Communicator& group) {
   WEFT_ASSIGN_OR_RETURN(const double large,
                         Least(2 * kLongRuns, [&] { return PingPong(group, data, kLinkBytes, 4); }));
   link.byte = std::max(large - link.latency, 1.0) / static_cast<double>(kLinkBytes);
-  WEFT_ASSIGN_OR_RETURN(link.host_byte, Least(kLongRuns, [&] { return Round(group, data); }));
+  WEFT_ASSIGN_OR_RETURN(link.host_byte,
+                        Least(kLongRuns, [&] { return Round(group, data, kHostBytes, 1); }));
   WEFT_RETURN_IF_ERROR(group.Barrier()->Wait());
   return link;
+}
+
+// Of a byte that both ends copy, by links that do so with every message: each core copies for its
+// rank's two ends, or for those of all ranks that share it.
+absl::StatusOr<double> MeasureSegment(Communicator& group) {
+  std::vector<std::byte> data(2 * kHostBytes);
+  WEFT_ASSIGN_OR_RETURN(const double of_all,
+                        Least(kShortRuns, [&] { return Round(group, data, kLinkBytes, kRounds); }));
+  return of_all * std::min(group.size(), Cores());
+}
+
+// A message between ranks that do not spin and are bound to one core: what a rank waits for until
+// another one has had the core. Nothing where they cannot be.
+absl::StatusOr<std::optional<double>> MeasureSwitch(Communicator& group, Control& control) {
+  std::vector<std::byte> data(kSmallBytes);
+  const auto cpus = AllowedCpus();
+  const bool bound = cpus.ok() && !cpus->empty() && BindThread({cpus->front()}).ok();
+  WEFT_ASSIGN_OR_RETURN(const auto fronts,
+                        control.Exchange({bound ? static_cast<double>(cpus->front()) : -1}));
+  const bool together = fronts.front()[0] >= 0 && std::all_of(fronts.begin(), fronts.end(),
+                                                              [&](const std::vector<double>& one) {
+                                                                return one[0] == fronts.front()[0];
+                                                              });
+  absl::StatusOr<double> least = 0.0;
+  if (together) {
+    least = Least(kShortRuns, [&] { return PingPong(group, data, kSmallBytes, kPings); });
+  }
+  if (bound) WEFT_RETURN_IF_ERROR(BindThread(*cpus));
+  WEFT_RETURN_IF_ERROR(least.status());
+  return together ? std::optional(*least) : std::nullopt;
 }
 
 // Two threads on one core hand a word to and fro.
@@ -161,6 +199,7 @@ absl::Status MeasureCores(Calibration& calibration) {
                           reduce_fn(out.data(), left.data(), right.data(), kCacheBytes);
                         }));
   calibration.reduce_byte = std::max(reduce - calibration.copy_byte, reduce / 10);
+  if (calibration.switch_rank > 0) return absl::OkStatus();  // by ranks
   WEFT_ASSIGN_OR_RETURN(calibration.switch_rank,
                         Least(kLongRuns, []() -> absl::StatusOr<double> { return SwitchRank(); }));
   return absl::OkStatus();
@@ -242,7 +281,7 @@ absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, bool fo
         "--calibrate measures between ranks: two or more, as with --ranks 2");
   }
   Calibrated out;
-  out.cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  out.cores = Cores();
   if (control.rank() == 0) {  // the others wait for it at the store
     const std::string before = Stat();
     absl::SleepFor(kLook);
@@ -258,6 +297,7 @@ absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, bool fo
                         collectives::planner::LoadCalibration(job.endpoint->settings()));
   std::array<Calibration, kPasses> passes;
   passes.fill(calibration);
+  for (Calibration& pass : passes) pass.switch_rank = 0;  // not measured
   bool one_host = true;
   std::vector<Rank> everybody;
   for (int r = 0; r < ranks; ++r) {
@@ -269,13 +309,17 @@ absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, bool fo
     const std::string name = collectives::planner::kTransportNames[t];
     const bool by_auto = wanted == "auto" && (name == "tcp" || (name == "shm" && one_host));
     if (name != wanted && !by_auto) continue;
-    collectives::EndpointOptions options;
-    options.rank = Rank(control.rank());
-    options.world_size = ranks;
-    options.store = job.store.get();
-    options.job = absl::StrCat("weft-bw/calibrate/", name);
-    options.settings = job.endpoint->settings();
-    WEFT_RETURN_IF_ERROR(options.settings.Set("transport", name, "--calibrate"));
+    auto options_of = [&](absl::string_view what) -> absl::StatusOr<collectives::EndpointOptions> {
+      collectives::EndpointOptions options;
+      options.rank = Rank(control.rank());
+      options.world_size = ranks;
+      options.store = job.store.get();
+      options.job = absl::StrCat("weft-bw/calibrate/", what);
+      options.settings = job.endpoint->settings();
+      WEFT_RETURN_IF_ERROR(options.settings.Set("transport", name, "--calibrate"));
+      return options;
+    };
+    WEFT_ASSIGN_OR_RETURN(collectives::EndpointOptions options, options_of(name));
     WEFT_ASSIGN_OR_RETURN(auto endpoint, collectives::Endpoint::Create(std::move(options)));
     WEFT_ASSIGN_OR_RETURN(auto group, Communicator::Create(endpoint, "calibrate", everybody));
     for (int pass = 0; pass < kPasses; ++pass) {
@@ -284,6 +328,18 @@ absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, bool fo
       passes[static_cast<size_t>(pass)].links[t] = *links;
       calibration.links[t] = pass == 0 ? *links : Least(calibration.links[t], *links);
     }
+    if (name != "shm") continue;
+    WEFT_ASSIGN_OR_RETURN(options, options_of("segment"));
+    WEFT_RETURN_IF_ERROR(options.settings.Set("shm.single_copy_min", "0", "--calibrate"));
+    WEFT_RETURN_IF_ERROR(options.settings.Set("wait.spin", "0", "--calibrate"));
+    WEFT_ASSIGN_OR_RETURN(auto copying, collectives::Endpoint::Create(std::move(options)));
+    WEFT_ASSIGN_OR_RETURN(auto pairs, Communicator::Create(copying, "calibrate", everybody));
+    for (int pass = 0; pass < kPasses; ++pass) {
+      Calibration& one = passes[static_cast<size_t>(pass)];
+      WEFT_ASSIGN_OR_RETURN(one.segment_byte, MeasureSegment(*pairs));
+      WEFT_ASSIGN_OR_RETURN(const std::optional<double> hop, MeasureSwitch(*pairs, control));
+      if (hop.has_value()) one.switch_rank = std::max(*hop - one.links[t].latency, 1.0);
+    }
   }
   Passes all;
   for (int pass = 0; control.rank() == 0 && pass < kPasses; ++pass) {
@@ -291,10 +347,12 @@ absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, bool fo
     WEFT_RETURN_IF_ERROR(MeasureCores(one));
     all.Add(one);
     if (pass == 0) {
+      calibration.segment_byte = one.segment_byte;
       calibration.reduce_byte = one.reduce_byte;
       calibration.copy_byte = one.copy_byte;
       calibration.switch_rank = one.switch_rank;
     }
+    calibration.segment_byte = std::min(calibration.segment_byte, one.segment_byte);
     calibration.reduce_byte = std::min(calibration.reduce_byte, one.reduce_byte);
     calibration.copy_byte = std::min(calibration.copy_byte, one.copy_byte);
     calibration.switch_rank = std::min(calibration.switch_rank, one.switch_rank);

@@ -152,7 +152,9 @@ TEST(WeftBw, CalibratesAndSaysWhichAlgorithmRanAndWhy) {
   // Whether the machine is busy or not.
   Outcome outcome = BandwidthProgram("--ranks 2 --calibrate --force" + set);
   ASSERT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("shm.latency "));
+  for (const char* measured : {"shm.latency ", "segment_byte ", "switch_rank "}) {
+    EXPECT_THAT(outcome.output, HasSubstr(measured));
+  }
   EXPECT_THAT(outcome.output, HasSubstr("# wrote " + file.string()));
   outcome = BandwidthProgram("--ranks 2 -b 1K -n 2 --json" + set);
   ASSERT_EQ(outcome.status, 0) << outcome.output;
@@ -213,7 +215,7 @@ TEST(Calibrated, TellsOtherProgramsByTheKernelsTicksAndBySpread) {
 TEST(WeftBw, RefusesAlgorithmsThatTheOperationLacksAndComparisonsOfNothing) {
   const std::pair<const char*, const char*> wrongs[] = {
       {"--ranks 3 -b 64K --algorithm bruck",
-       "collective.algorithm=bruck: all_reduce has auto, oneshot, direct"},
+       "collective.algorithm=bruck: all_reduce has auto, oneshot, ring"},
       {"--ranks 2 -b 64K --compare --algorithm ring", "collective.algorithm=ring leaves it none"},
       {"--ranks 2 -b 64K --compare --set collective.algorithm_by_kind=all_reduce=ring",
        "leaves it none"},
