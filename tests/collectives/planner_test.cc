@@ -192,6 +192,21 @@ TEST(PlannerTest, ReceivesThatArePostedLateWaitForTheirClearToSends) {
   EXPECT_EQ(time(kDirect, 1024), 2000);  // goes ahead of its receive
 }
 
+// Owners that store all contributions post all their receives at once, and read them.
+TEST(PlannerTest, OwnersThatStoreContributionsWaitForNone) {
+  CostTable table = Table(2);
+  table.segment_byte = 1.5 * table.inside.byte;
+  CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 4, 32768);
+  const Plan plan = ChoosePlan(spec, 4, table, "");
+  EXPECT_EQ(plan.algorithm, &kGatherReduce) << plan.why;
+  // What direct does with 16-bit floats anyway, and what reads nothing of another host.
+  for (const auto& [hosts, rounds_once] : {std::pair(1, true), std::pair(4, false)}) {
+    spec.place = Hosts(hosts, 4 / hosts);
+    spec.rounds_once = rounds_once;
+    EXPECT_NE(ChoosePlan(spec, 4, table, "").algorithm, &kGatherReduce) << hosts;
+  }
+}
+
 // A rank that passes on a chunk finds it in its cache, and of a whole half of a buffer nothing.
 TEST(PlannerTest, LongMessagesHaveLeftTheCacheWhenTheyArePassedOn) {
   const CostTable table = Table(2);
