@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "collectives/c10d/call.h"
+#include "collectives/c10d/completion_hook.h"
 #include "collectives/c10d/deferred.h"
 #include "collectives/c10d/fork.h"
 #include "collectives/c10d/group.h"
@@ -65,7 +66,8 @@ WeftBackend::WeftBackend(std::shared_ptr<Endpoint> endpoint,
       statistics_(std::make_shared<Statistics>()),
       endpoint_(std::move(endpoint)),
       communicator_(std::move(communicator)),
-      futures_(std::make_shared<FutureThreads>()) {}
+      futures_(std::make_shared<FutureThreads>()),
+      futures_of_works_(futures_) {}
 
 WeftBackend::~WeftBackend() { End(); }
 
@@ -79,6 +81,7 @@ void WeftBackend::End() {
   Leak(std::move(endpoint_));
   Leak(std::move(futures_));
   Leak(std::move(deferred_));
+  Leak(std::move(hook_));
   Leak(std::move(pending_));
 }
 
@@ -155,6 +158,23 @@ void WeftBackend::waitForPendingWorks() {
   CheckProcess();
   const std::shared_ptr<Endpoint> kept = endpoint_of_works_.lock();
   pending_->Await();
+  std::shared_ptr<CompletionHook> hook;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    hook = hook_;
+  }
+  if (hook != nullptr) hook->Await();
+}
+
+void WeftBackend::registerOnCompletionHook(
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  auto made = std::make_shared<CompletionHook>(std::move(hook), communicator());
+  std::lock_guard<std::mutex> lock(mutex_);
+  TORCH_CHECK(hook_ == nullptr, "weft: group \"", name_, "\" has a completion hook already");
+  hook_ = std::move(made);
+  // By which c10d::Backend knows that there is one; it is not called.
+  onCompletionHook_ = [](const std::shared_ptr<c10d::WorkInfo>&) {};
+  has_hook_.store(true, std::memory_order_relaxed);
 }
 
 void WeftBackend::shutdown() {
@@ -164,6 +184,7 @@ void WeftBackend::shutdown() {
   std::shared_ptr<Communicator> communicator;
   std::shared_ptr<FutureThreads> futures;
   std::shared_ptr<Deferred> deferred;
+  std::shared_ptr<CompletionHook> hook;
   std::unique_ptr<Coalescing> coalescing;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -171,8 +192,10 @@ void WeftBackend::shutdown() {
     communicator.swap(communicator_);
     futures.swap(futures_);
     deferred.swap(deferred_);
+    hook.swap(hook_);
     coalescing.swap(coalescing_);
     is_coalescing_.store(false, std::memory_order_relaxed);
+    has_hook_.store(false, std::memory_order_relaxed);
   }
   // The communicator ends with its last reference. Calls of other threads have one, and wait.
   if (communicator.use_count() > 1) {
@@ -331,13 +354,22 @@ WeftBackend::WorkHandle WeftBackend::Start(Call& call, bool is_async, at::Tensor
   if (!c10d::isP2POp(call.type())) sequence = ++sequence_;
   pending_->DropDone();
   const bool is_coalescing = is_coalescing_.load(std::memory_order_relaxed);
-  if (!is_async && !is_coalescing && !call.is_profiled()) {
+  const bool has_hook = has_hook_.load(std::memory_order_relaxed);
+  if (!is_async && !is_coalescing && !has_hook && !call.is_profiled()) {
     Finish(call);
     return nullptr;
   }
   c10::intrusive_ptr<WeftWork> work = call.TakeWork(results);
   work->set_sequence(sequence);
   pending_->Keep(work->state());
+  if (has_hook) {
+    std::shared_ptr<CompletionHook> hook;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      hook = hook_;
+    }
+    if (hook != nullptr) hook->Follow(*work);
+  }
   if (is_coalescing) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (coalescing_ != nullptr) {

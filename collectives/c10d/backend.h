@@ -19,7 +19,7 @@
 //   1. the communicator, with which all works that are unfinished fail, also those that calls of
 //      other threads wait for. Such a call keeps it until it returns;
 //   2. the sparse all-reduces, whose thread may wait for one of those works;
-//   3. the futures, all of which complete, and their threads;
+//   3. the futures, all of which complete, and their threads, which call the completion hook;
 //   4. tensors of works that nobody kept: once the works are done nothing writes to them;
 //   5. the share of the endpoint, whose links close with the last group. A wait for a work keeps
 //      it, but not the communicator.
@@ -37,12 +37,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -61,6 +63,7 @@ namespace weft::collectives {
 
 class BackendRegistry;  // collectives/c10d/group.h
 class Call;             // collectives/c10d/call.h
+class CompletionHook;   // collectives/c10d/completion_hook.h
 class Deferred;         // collectives/c10d/deferred.h
 class FutureThreads;    // collectives/c10d/work.h
 
@@ -118,6 +121,13 @@ class WeftBackend final : public c10d::Backend {
   void waitForPendingWorks() override;
   // As above. The second call does nothing.
   void shutdown() override;
+  // `hook` hears of every call from now on, but for monitoredBarrier(), once the call has ended,
+  // well or not, or has run out of time: of collectives in their order, of each between
+  // startCoalescing() and endCoalescing() too. A thread of this backend calls it. It has heard of
+  // all calls before when waitForPendingWorks() or shutdown() returns. What it throws fails the
+  // group. A group has one.
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void enableCollectivesTiming() override {}  // every work measures itself
 
   // The ranks given, of this group, become a group named `options->group_name`; this rank gets
@@ -202,6 +212,7 @@ class WeftBackend final : public c10d::Backend {
   // spares them the making of a work and of its Python object. Between startCoalescing() and
   // endCoalescing() it never waits. `results`: of the work. The last use of `call`.
   WorkHandle Start(Call& call, bool is_async, at::TensorList results);
+  // Of dense tensors in host memory.
   WorkHandle StartAllReduce(Tensors& tensors, Call call, const char* name, const c10d::ReduceOp& op,
                             bool is_async);
   void Finish(Call& call);  // waits for it, without a work
@@ -245,11 +256,14 @@ class WeftBackend final : public c10d::Backend {
   std::atomic<Priority> priority_{Priority::kNormal};
   mutable std::mutex mutex_;  // guards what follows
   std::shared_ptr<Endpoint> endpoint_;
-  std::shared_ptr<Communicator> communicator_;  // null after shutdown()
-  std::shared_ptr<FutureThreads> futures_;
-  std::shared_ptr<Deferred> deferred_;  // made by its first use
+  std::shared_ptr<Communicator> communicator_;           // null after shutdown()
+  std::shared_ptr<FutureThreads> futures_;               // null after shutdown()
+  const std::weak_ptr<FutureThreads> futures_of_works_;  // the same, to be had without the mutex
+  std::shared_ptr<Deferred> deferred_;                   // made by its first use
+  std::shared_ptr<CompletionHook> hook_;
   std::unique_ptr<Coalescing> coalescing_;
-  std::atomic<bool> is_coalescing_{false};  // whether there is one; to be asked without the mutex
+  // Whether there is one; to be asked without the mutex.
+  std::atomic<bool> is_coalescing_{false}, has_hook_{false};
   std::shared_ptr<BackendRegistry> registry_;
   int shrunk_ = 0;  // groups made by shrink()
   const std::shared_ptr<MemoryPool> memory_ =

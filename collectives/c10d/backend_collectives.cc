@@ -40,14 +40,13 @@ WeftBackend::WorkHandle WeftBackend::broadcast(Tensors& tensors,
 WeftBackend::WorkHandle WeftBackend::StartAllReduce(Tensors& tensors, Call call, const char* name,
                                                     const c10d::ReduceOp& op, bool is_async) {
   ReduceOp reduction = OperatorOf(name, op);
+  // A list that has a wrong tensor starts nothing.
+  for (size_t i = 1; i < tensors.size(); ++i) ReducedType(name, tensors[i], reduction);
   for (const at::Tensor& tensor : tensors) {
-    CheckTensor(name, tensor);
-    ReducedType(name, tensor, reduction);
-  }
-  for (const at::Tensor& tensor : tensors) {
-    at::Tensor data = call.Reduced(tensor, op);
-    call.Add(call.communicator().AllReduce(data.data_ptr(), data.data_ptr(), CountOf(data),
-                                           ReducedType(name, data, reduction), reduction));
+    const DataType type = ReducedType(name, tensor, reduction);
+    const at::Tensor data = call.Reduced(tensor, op);
+    void* const memory = data.data_ptr();
+    call.Add(call.communicator().AllReduce(memory, memory, CountOf(data), type, reduction));
   }
   return Start(call, is_async, tensors);
 }
@@ -66,10 +65,12 @@ WeftBackend::WorkHandle WeftBackend::allreduce(Tensors& tensors,
 
 WeftBackend::WorkHandle WeftBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  const char* name = "coalesced all-reduce";
+  for (const at::Tensor& tensor : tensors) CheckTensor(name, tensor);
   return StartAllReduce(tensors,
                         Call(*this, OpType::ALLREDUCE_COALESCED, "weft:all_reduce", options.timeout,
                              tensors, InPlace(tensors)),
-                        "coalesced all-reduce", options.reduceOp, options.asyncOp);
+                        name, options.reduceOp, options.asyncOp);
 }
 
 WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,

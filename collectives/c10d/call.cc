@@ -60,21 +60,16 @@ Call::~Call() {
   backend_.pending_->Keep(std::make_shared<TransferState>(std::move(state_)));
 }
 
-c10::intrusive_ptr<WeftWork> Call::NewWork(at::TensorList inputs) const {
-  std::shared_ptr<FutureThreads> futures;
-  {
-    std::lock_guard<std::mutex> lock(backend_.mutex_);
-    futures = backend_.futures_;
-  }
-  return c10::make_intrusive<WeftWork>(backend_.getRank(), type_, title_, inputs, timeout_,
-                                       backend_.statistics_, std::move(futures));
+c10::intrusive_ptr<WeftWork> Call::NewWork(std::optional<at::TensorList> profiled_inputs) const {
+  return c10::make_intrusive<WeftWork>(backend_.getRank(), type_, title_, profiled_inputs, timeout_,
+                                       backend_.statistics_, backend_.futures_of_works_);
 }
 
 c10::intrusive_ptr<WeftWork> Call::TakeWork(at::TensorList results) {
-  c10::intrusive_ptr<WeftWork> work = is_profiled() ? std::move(work_) : NewWork({});
+  c10::intrusive_ptr<WeftWork> work = is_profiled() ? std::move(work_) : NewWork(std::nullopt);
   state_.endpoint = backend_.endpoint_of_works_;
   work->set_state(std::exchange(state_, {}));
-  work->set_results(results.vec());
+  work->set_results(results);
   return work;
 }
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -77,7 +78,7 @@ class Call {
     state_.held.push_back(tensor);
     return tensor;
   }
-  c10::intrusive_ptr<WeftWork> NewWork(at::TensorList inputs) const;
+  c10::intrusive_ptr<WeftWork> NewWork(std::optional<at::TensorList> profiled_inputs) const;
 
   WeftBackend& backend_;
   const c10d::OpType type_;

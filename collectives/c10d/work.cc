@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace weft::collectives {
@@ -82,13 +84,16 @@ bool TransferState::done() const {
   return std::all_of(works.begin(), works.end(), [](const WorkPtr& work) { return work->done(); });
 }
 
+int64_t TransferState::start_ns() const {
+  int64_t start = INT64_MAX;
+  for (const WorkPtr& work : works) start = std::min(start, work->start_ns());
+  return start;
+}
+
 int64_t TransferState::busy_ns() const {
-  int64_t start = INT64_MAX, end = 0;
-  for (const WorkPtr& work : works) {
-    start = std::min(start, work->start_ns());
-    end = std::max(end, work->end_ns());
-  }
-  return std::max<int64_t>(end - start, 0);
+  int64_t end = 0;
+  for (const WorkPtr& work : works) end = std::max(end, work->end_ns());
+  return works.empty() ? 0 : std::max<int64_t>(end - start_ns(), 0);
 }
 
 absl::Status TransferState::WaitFor(absl::Duration bound) {
@@ -135,28 +140,28 @@ absl::Status TransferState::WaitAsGroup(std::chrono::milliseconds timeout) {
 std::exception_ptr TransferState::Conclude(const char* title, Statistics& statistics) {
   absl::Status status;
   for (const WorkPtr& work : works) status.Update(work->status());
-  if (absl::IsDeadlineExceeded(status)) status = Annotate(status, "the timeout ran out");
   std::exception_ptr error;
-  if (status.ok()) {
+  if (!status.ok()) {
+    if (absl::IsDeadlineExceeded(status)) status = Annotate(status, "the timeout ran out");
+    error = BackendError(status);
+  } else if (deliver) {
     try {
-      if (deliver) deliver();
+      deliver();
     } catch (...) {
       error = std::current_exception();
     }
-  } else {
-    error = BackendError(status);
   }
   statistics.Count(title, bytes, busy_ns(), error != nullptr);
   return error;
 }
 
-// Nothing is recorded while no profiler is on, and a record would copy the inputs and cost a call
-// some hundred nanoseconds.
-WeftWork::WeftWork(int rank, c10d::OpType type, const char* title, at::TensorList inputs,
-                   std::chrono::milliseconds timeout, std::shared_ptr<Statistics> statistics,
-                   std::weak_ptr<FutureThreads> futures)
-    : Work(rank, type, at::hasCallbacks() ? title : nullptr,
-           at::hasCallbacks() ? std::optional(inputs.vec()) : std::nullopt),
+// Without a profiler nothing is recorded: a record would copy the inputs and cost a call some
+// hundred nanoseconds.
+WeftWork::WeftWork(int rank, c10d::OpType type, const char* title,
+                   std::optional<at::TensorList> profiled_inputs, std::chrono::milliseconds timeout,
+                   std::shared_ptr<Statistics> statistics, std::weak_ptr<FutureThreads> futures)
+    : Work(rank, type, profiled_inputs ? title : nullptr,
+           profiled_inputs ? std::optional(profiled_inputs->vec()) : std::nullopt),
       title_(title),
       timeout_(timeout),
       statistics_(std::move(statistics)),
@@ -195,9 +200,10 @@ int WeftWork::sourceRank() const {
   return source;
 }
 
-absl::Time WeftWork::deadline() const {
-  return timeout_ > kNoTimeout ? born_ + absl::FromChrono(timeout_) + kVerdictGrace
-                               : absl::InfiniteFuture();
+absl::Duration WeftWork::left() const {
+  if (timeout_ <= kNoTimeout || state_->works.empty()) return absl::InfiniteDuration();
+  const auto gone = absl::Nanoseconds(SystemClock::Nanoseconds() - state_->start_ns());
+  return absl::FromChrono(timeout_) + kVerdictGrace - gone;
 }
 
 bool WeftWork::wait(std::chrono::milliseconds timeout) {
@@ -230,7 +236,7 @@ std::exception_ptr WeftWork::exception() const {
 
 std::vector<at::Tensor> WeftWork::result() {
   TORCH_CHECK(isCompleted(), "weft: the result of a work that is not completed");
-  return results_;
+  return {results_.begin(), results_.end()};
 }
 
 void WeftWork::abort() {
@@ -250,7 +256,7 @@ void WeftWork::CompleteFuture(c10::ivalue::Future& future) {
   } else if (std::exception_ptr error = exception()) {
     future.setError(error);
   } else {
-    future.markCompleted(c10::IValue(results_));
+    future.markCompleted(c10::IValue(results().vec()));
   }
 }
 
@@ -264,12 +270,24 @@ c10::intrusive_ptr<c10::ivalue::Future> WeftWork::getFuture() {
   }
   std::shared_ptr<FutureThreads> threads = futures_.lock();
   if (threads == nullptr || isCompleted()) {
-    WaitFor(deadline() - absl::Now()).IgnoreError();
+    WaitFor(left()).IgnoreError();
     CompleteFuture(*future);
   } else {
     threads->Complete(c10::intrusive_ptr<WeftWork>::reclaim_copy(this), future);
   }
   return future;
+}
+
+void WeftWork::AtEnd(std::function<void()> call) {
+  c10::intrusive_ptr<c10::ivalue::Future> ended = NewFuture();
+  ended->addCallback([call = std::move(call)](c10::ivalue::Future&) { call(); });
+  std::shared_ptr<FutureThreads> threads = futures_.lock();
+  if (threads == nullptr) {  // its group was shut down: it has ended
+    WaitFor(left()).IgnoreError();
+    CompleteFuture(*ended);
+  } else {
+    threads->Complete(c10::intrusive_ptr<WeftWork>::reclaim_copy(this), std::move(ended));
+  }
 }
 
 // ---- FutureThreads
@@ -300,7 +318,7 @@ void FutureThreads::Complete(c10::intrusive_ptr<WeftWork> work,
   size_t index = c10d::isP2POp(work->retrieveOpType()) ? 1 : 0;
   const std::shared_ptr<Lane>& lane = lanes_[index];
   if (current_lane == lane.get()) {
-    work->WaitFor(work->deadline() - absl::Now()).IgnoreError();
+    work->WaitFor(work->left()).IgnoreError();
     work->CompleteFuture(*future);
     return;
   }
@@ -322,15 +340,13 @@ void FutureThreads::Run(std::shared_ptr<Lane> lane) {
     // Only this thread takes items out, so that the oldest stays the oldest while it is waited for.
     c10::intrusive_ptr<WeftWork> oldest = lane->items.front().work;
     lock.unlock();
-    const absl::Duration left = oldest->deadline() - absl::Now();
-    oldest->WaitFor(std::clamp(left, absl::ZeroDuration(), lane->slice)).IgnoreError();
-    const absl::Time now = absl::Now();
+    oldest->WaitFor(std::clamp(oldest->left(), absl::ZeroDuration(), lane->slice)).IgnoreError();
     std::vector<Item> completed;
     lock.lock();
     bool ordered = lane->slice == absl::InfiniteDuration();
     for (auto item = lane->items.begin(); item != lane->items.end();) {
       // CompleteFuture() finishes the work, as that may want the interpreter's lock.
-      if (item->work->state()->done() || now >= item->work->deadline()) {
+      if (item->work->state()->done() || item->work->left() <= absl::ZeroDuration()) {
         completed.push_back(std::move(*item));
         item = lane->items.erase(item);
       } else if (ordered) {

@@ -22,6 +22,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -30,7 +31,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "collectives/c10d/fork.h"
 #include "collectives/c10d/statistics.h"
@@ -48,7 +48,8 @@ struct TransferState {
   std::weak_ptr<Endpoint> endpoint;
 
   bool done() const;
-  int64_t busy_ns() const;  // from the first call to the last completion, once done
+  int64_t start_ns() const;  // of the first work; there is one
+  int64_t busy_ns() const;   // from the first call to the last completion, once done
   // Until the works are done. Not OK while they are not: the bound ran out, or the thread was
   // interrupted (SetInterruptCheck).
   absl::Status WaitFor(absl::Duration bound);
@@ -94,21 +95,24 @@ void JoinThread(std::thread& thread);
 
 class WeftWork final : public c10d::Work {
  public:
-  // `title`: of the profiler's row, "weft:all_reduce"; a literal. The row is for a profiler that is
-  // on now, and shows `inputs`. `timeout`: of waits that name none, and of the future; none where
-  // it is not positive.
-  WeftWork(int rank, c10d::OpType type, const char* title, at::TensorList inputs,
-           std::chrono::milliseconds timeout, std::shared_ptr<Statistics> statistics,
-           std::weak_ptr<FutureThreads> futures);
+  // `title`: of the profiler's row, "weft:all_reduce"; a literal. The row is there with
+  // `profiled_inputs` only, which it shows: for a profiler that is on now. `timeout`: of waits that
+  // name none, and of the future; none where it is not positive.
+  WeftWork(int rank, c10d::OpType type, const char* title,
+           std::optional<at::TensorList> profiled_inputs, std::chrono::milliseconds timeout,
+           std::shared_ptr<Statistics> statistics, std::weak_ptr<FutureThreads> futures);
 
   // Before anybody else sees the work.
   void set_state(TransferState state) { *state_ = std::move(state); }
-  void set_results(std::vector<at::Tensor> results) { results_ = std::move(results); }
+  void set_results(at::TensorList results) { results_.assign(results.begin(), results.end()); }
   void set_sequence(uint64_t sequence) { sequence_ = sequence; }
   // Works that this one is made of; each finishes itself, at the latest when this one does.
   void set_parts(std::vector<c10::intrusive_ptr<WeftWork>> parts) { parts_ = std::move(parts); }
-  const std::vector<at::Tensor>& results() const { return results_; }
+  at::TensorList results() const { return at::TensorList(results_.data(), results_.size()); }
   const std::shared_ptr<TransferState>& state() const { return state_; }
+  // Has `call` called once this has ended or has run out of time, by the thread that completes
+  // futures of its kind of call, and in their order.
+  void AtEnd(std::function<void()> call);
 
   // These three throw in a process that was forked from the one that made the work.
   bool isCompleted() override;
@@ -130,15 +134,14 @@ class WeftWork final : public c10d::Work {
   absl::Status WaitFor(absl::Duration bound);  // as that of the state; then Finish()
   void Finish();                               // once the works are done
   void CompleteFuture(c10::ivalue::Future& future);
-  absl::Time deadline() const;  // of the future
+  absl::Duration left() const;  // of the future's time, counted from the call
 
   const char* const title_;
-  const int forks_ = ForkCount();    // at birth
-  std::vector<at::Tensor> results_;  // result(), and the future's value
+  const int forks_ = ForkCount();               // at birth
+  absl::InlinedVector<at::Tensor, 1> results_;  // result(), and the future's value
   std::vector<c10::intrusive_ptr<WeftWork>> parts_;
   uint64_t sequence_ = 0;
   const std::chrono::milliseconds timeout_;
-  const absl::Time born_ = absl::Now();
   const std::shared_ptr<TransferState> state_ = std::make_shared<TransferState>();
   const std::shared_ptr<Statistics> statistics_;
   const std::weak_ptr<FutureThreads> futures_;

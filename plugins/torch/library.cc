@@ -21,6 +21,7 @@
 #include "base/settings.h"
 #include "base/status.h"
 #include "base/version.h"
+#include "collectives/c10d/dispatch.h"
 #include "collectives/c10d/group.h"
 #include "collectives/c10d/work.h"
 #include "collectives/communicator.h"
@@ -196,6 +197,7 @@ TORCH_LIBRARY(weft, library) {
   library.def("shut_down_all", &ShutDownAll);
   library.def("statistics", &StatisticsText);
   library.def("settings", &SettingsInForce);
+  collectives::ShortenDispatch();
   collectives::SetInterruptCheck(&HandleSignals);
   collectives::SetInterpreterLock(&ReleaseLock, &RetakeLock);
 }

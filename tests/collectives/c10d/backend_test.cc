@@ -12,6 +12,7 @@
 #include <mutex>
 #include <numeric>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,6 +27,7 @@
 namespace weft::collectives {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Tensors = std::vector<at::Tensor>;
 using Body = std::function<void(WeftBackend&)>;
@@ -390,6 +392,78 @@ TEST(Backend, FuturesHoldTheResultAndRunCallbacksThatUseTheBackend) {
   });
 }
 
+TEST(Backend, TheCompletionHookHearsOfEveryCallInOrder) {
+  RunBackends(2, [](WeftBackend& backend) {
+    EXPECT_FALSE(backend.hasHooks());
+    std::mutex mutex;
+    std::vector<std::shared_ptr<c10d::WorkInfo>> heard;
+    const auto hear = [&](std::shared_ptr<c10d::WorkInfo> info) {
+      std::lock_guard<std::mutex> lock(mutex);
+      heard.push_back(std::move(info));
+    };
+    Tensors tensors{at::ones({1000})};
+    backend.allreduce(tensors, {})->wait();
+    const uint64_t before = backend.getSequenceNumberForGroup();
+    backend.registerOnCompletionHook(hear);
+    EXPECT_TRUE(backend.hasHooks());
+    EXPECT_THAT(ThrownBy([&] { backend.registerOnCompletionHook(hear); }),
+                HasSubstr("has a completion hook already"));
+    EXPECT_EQ(backend.allreduce(tensors, Synchronous()), nullptr);
+    backend.broadcast(tensors, {});  // nobody keeps its work
+    backend.startCoalescing();
+    backend.allreduce(tensors, {});
+    backend.barrier({});
+    backend.endCoalescing()->wait();
+    Tensors message{at::ones({4})};
+    (backend.getRank() == 0 ? backend.send(message, 1, 7) : backend.recv(message, 0, 7))->wait();
+    backend.waitForPendingWorks();
+    std::vector<c10d::OpType> collectives;
+    std::lock_guard<std::mutex> lock(mutex);
+    EXPECT_EQ(heard.size(), 5);
+    for (const auto& info : heard) {
+      EXPECT_GE(info->timeFinished, info->timeStarted);
+      EXPECT_GE(info->activeDuration.count(), 0);
+      if (c10d::isP2POp(info->opType)) continue;
+      collectives.push_back(info->opType);
+      EXPECT_EQ(info->seq, before + collectives.size());
+    }
+    EXPECT_THAT(collectives, ElementsAre(c10d::OpType::ALLREDUCE, c10d::OpType::BROADCAST,
+                                         c10d::OpType::ALLREDUCE, c10d::OpType::BARRIER));
+  });
+}
+
+TEST(Backend, TheCompletionHookHearsOfCallsThatShutdownEnds) {
+  std::promise<void> over;
+  const std::shared_future<void> is_over = over.get_future().share();
+  RunBackends(2, {"collective.timeout=60s"}, [&](WeftBackend& backend) {
+    if (backend.getRank() == 1) return is_over.wait();  // and calls nothing
+    int heard = 0;
+    backend.registerOnCompletionHook([&heard](const auto&) { ++heard; });
+    Tensors tensors{at::ones({4})};
+    backend.allreduce(tensors, {});
+    backend.shutdown();
+    EXPECT_EQ(heard, 1);
+    over.set_value();
+  });
+}
+
+TEST(Backend, WhatTheCompletionHookThrowsFailsTheGroup) {
+  RunBackends(2, [](WeftBackend& backend) {
+    if (backend.getRank() == 0) {
+      backend.registerOnCompletionHook(
+          [](const auto&) { throw std::runtime_error("the hook's own fault"); });
+    }
+    Tensors tensors{at::ones({4})};
+    std::string thrown;
+    for (const absl::Time end = absl::Now() + absl::Seconds(60);
+         thrown.empty() && absl::Now() < end;) {
+      thrown = ThrownBy([&] { backend.allreduce(tensors, Synchronous()); });
+    }
+    EXPECT_THAT(thrown, HasSubstr("the completion hook threw after ALLREDUCE #1: "
+                                  "the hook's own fault"));
+  });
+}
+
 TEST(Backend, MemoryOfAWorkThatNobodyKeptIsFreedAfterItsEnd) {
   RunBackends(2, [](WeftBackend& backend) {
     constexpr int kWorks = 50, kElements = 10000;
@@ -453,6 +527,9 @@ TEST(Backend, WrongArgumentsAreThrownWithWhatIsWrong) {
     EXPECT_THAT(ThrownBy([&] { backend.allreduce(two, {}); }), HasSubstr("exactly one"));
     EXPECT_THAT(ThrownBy([&] { backend.allreduce(half, With(c10d::ReduceOp::BXOR)); }),
                 HasSubstr("operator bxor is not defined for Half [2, 3] on cpu"));
+    Tensors undefined{at::ones({1}), at::Tensor()};
+    EXPECT_THAT(ThrownBy([&] { backend.allreduce_coalesced(undefined, {}); }),
+                HasSubstr("weft coalesced all-reduce: got an undefined tensor"));
     Tensors elsewhere{at::empty({2}, at::TensorOptions().device(at::kMeta))};
     EXPECT_THAT(ThrownBy([&] { backend.broadcast(elsewhere, {}); }), HasSubstr("on meta"));
     Tensors sparse{at::ones({2, 2}).to_sparse()};
@@ -475,6 +552,17 @@ TEST(Backend, WrongArgumentsAreThrownWithWhatIsWrong) {
     std::vector<int64_t> none, splits{9};
     EXPECT_THAT(ThrownBy([&] { backend.alltoall_base(output, input, none, splits, {}); }),
                 HasSubstr("add up to 9"));
+  });
+}
+
+TEST(Backend, AListThatHasAWrongTensorStartsNothing) {
+  RunBackends(2, [](WeftBackend& backend) {
+    Tensors tensors{at::ones({4}), at::ones({4}, at::kUInt16)};
+    EXPECT_THAT(ThrownBy([&] { backend.allreduce_coalesced(tensors, {}); }),
+                HasSubstr("sum is not defined for UInt16"));
+    backend.waitForPendingWorks();
+    backend.barrier({})->wait();
+    ExpectEqual(tensors[0], at::ones({4}));
   });
 }
 

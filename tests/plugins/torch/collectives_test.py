@@ -8,6 +8,7 @@ import pathlib
 import tempfile
 import threading
 import unittest
+import warnings
 from datetime import timedelta
 
 import torch
@@ -357,6 +358,40 @@ def works_and_futures(rank: int) -> None:
     assert backend.name() == "weft" and backend.size() == size and backend.rank() == rank
 
 
+def completion_hooks(rank: int) -> None:
+    """What hears of each call's end, as PyTorch's backend for NCCL has it."""
+    heard = []
+    group = dist.new_group()
+
+    def hear(info) -> None:
+        heard.append((str(info.op_type).rpartition(".")[2], info.seq,
+                      info.active_duration.total_seconds() >= 0))
+
+    group._register_on_completion_hook(hear)
+    assert group._has_hooks()
+    dist.all_reduce(torch.ones(4), group=group)
+    dist.broadcast(torch.ones(4), 0, group=group, async_op=True)  # nobody keeps its work
+    group._wait_for_pending_works()
+    assert heard == [("ALLREDUCE", 1, True), ("BROADCAST", 2, True)], heard
+    dist.barrier(group=group)
+    dist.destroy_process_group(group)
+    assert [name for name, *_ in heard] == ["ALLREDUCE", "BROADCAST", "BARRIER"], heard
+
+
+def gradients_through_calls(rank: int) -> None:
+    """PyTorch warns of them, though calls without gradients do not go through the fallback that
+    does."""
+    for name in ("allreduce_", "broadcast_", "_allgather_base_", "_reduce_scatter_base_"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "AutogradCPU"), name
+    tensor = torch.ones(3, requires_grad=True) * 2
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dist.all_reduce(tensor)
+        tensor.sum().backward()
+    texts = [str(warning.message) for warning in caught]
+    assert any("an autograd kernel was not registered" in text for text in texts), texts
+
+
 def groups(rank: int) -> None:
     size = dist.get_world_size()
     evens = dist.new_group(list(range(0, size, 2)))
@@ -579,8 +614,8 @@ def profiled(rank: int) -> None:
 
 EVERYTHING = (reduced_types, premultiplied_sum, beyond_gloo, moved_types, shapes, large, non_contiguous,
               uneven_lists, gathers_rows, exchanges, prioritises, coalesced, sparse, objects, works_and_futures,
-              threads_wait_for_one_work, inputs_go_while_futures_are_asked_for, profiled, groups,
-              allocates, wrong_arguments)
+              completion_hooks, gradients_through_calls, threads_wait_for_one_work,
+              inputs_go_while_futures_are_asked_for, profiled, groups, allocates, wrong_arguments)
 
 
 class Collectives(unittest.TestCase):

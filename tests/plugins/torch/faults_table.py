@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from datetime import timedelta
 
 import torch
@@ -75,6 +76,16 @@ def _scatter(count: int, dtype) -> None:
                  _tensors(count, dtype) if dist.get_rank() == CULPRIT else None, CULPRIT)
 
 
+def _reduce_scatter_list(count: int, dtype) -> None:
+    dist.reduce_scatter(torch.ones(count, dtype=dtype), _tensors(count, dtype))
+
+
+def _all_reduce_coalesced(count: int, dtype) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, of all lists of all-reduces
+        dist.all_reduce_coalesced(_tensors(count, dtype))
+
+
 def _all_to_all_list(count: int, dtype) -> None:
     dist.all_to_all(_tensors(count, dtype), _tensors(count, dtype))
 
@@ -100,12 +111,14 @@ def _barrier(_count: int, _dtype) -> None:
     dist.barrier()
 
 
-CALLS = {"all_reduce": _all_reduce, "sparse all_reduce": _sparse_all_reduce, "reduce": _reduce,
+CALLS = {"all_reduce": _all_reduce, "all_reduce_coalesced": _all_reduce_coalesced,
+         "sparse all_reduce": _sparse_all_reduce, "reduce": _reduce,
          "broadcast": _broadcast, "all_gather_into_tensor": _all_gather,
          "all_gather": _all_gather_list, "gather": _gather, "scatter": _scatter,
-         "reduce_scatter_tensor": _reduce_scatter, "all_to_all_single": _all_to_all,
-         "all_to_all": _all_to_all_list, "all_gather_object": _all_gather_object,
-         "send and recv": _send_and_recv, "barrier": _barrier}
+         "reduce_scatter_tensor": _reduce_scatter, "reduce_scatter": _reduce_scatter_list,
+         "all_to_all_single": _all_to_all, "all_to_all": _all_to_all_list,
+         "all_gather_object": _all_gather_object, "send and recv": _send_and_recv,
+         "barrier": _barrier}
 
 
 def _killed(_call) -> None:

@@ -123,16 +123,16 @@ class Table(unittest.TestCase):
         self.check("raises and ends", "all_to_all_single")
 
     def test_a_rank_with_a_wrong_shape_is_named(self):
-        for call in ("all_reduce", "sparse all_reduce", "reduce_scatter_tensor", "all_to_all",
-                     "send and recv"):
+        for call in ("all_reduce", "all_reduce_coalesced", "sparse all_reduce",
+                     "reduce_scatter_tensor", "reduce_scatter", "all_to_all", "send and recv"):
             self.check("wrong shape", call)
 
     def test_a_rank_in_another_call_is_named(self):
         self.check("in another call", "all_gather_object")
 
     def test_a_rank_with_a_wrong_type_is_named(self):
-        for call in ("all_reduce", "sparse all_reduce", "broadcast", "all_gather_into_tensor",
-                     "all_to_all_single", "all_to_all"):
+        for call in ("all_reduce", "all_reduce_coalesced", "sparse all_reduce", "broadcast",
+                     "all_gather_into_tensor", "reduce_scatter", "all_to_all_single", "all_to_all"):
             self.check("wrong type", call)
 
     def test_a_stopped_rank_is_named(self):

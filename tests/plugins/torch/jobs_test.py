@@ -1,5 +1,6 @@
-"""Whole jobs: torchrun with a worker that dies, agents that meet at our store, weft-run, backends
-composed by device, TORCH_DISTRIBUTED_DEBUG, profiler, and the package's own programs."""
+"""Whole jobs: torchrun with a worker that dies, and training that goes on after that; agents that
+meet at our store, weft-run, backends composed by device, TORCH_DISTRIBUTED_DEBUG, profiler, and the
+package's own programs."""
 
 import installed
 
@@ -30,6 +31,45 @@ dist.destroy_process_group()
 """
 
 
+# As the tutorial of torchrun: what was learned is saved after each epoch, and loaded by whatever
+# workers there are then.
+ELASTIC = r"""
+import os, signal, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+snapshot, attempt = sys.argv[1], os.environ["TORCHELASTIC_RESTART_COUNT"]
+dist.init_process_group(os.environ["BACKEND"])
+rank = dist.get_rank()
+torch.manual_seed(3)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+first = 0
+if os.path.exists(snapshot):
+    saved = torch.load(snapshot)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    first = saved["epochs"]
+module = DistributedDataParallel(model)
+for epoch in range(first, 4):
+    if epoch == 2 and attempt == "0" and rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    data = torch.randn(8, 16, generator=torch.Generator().manual_seed(10 * epoch + rank))
+    loss = (module(data) - data).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    # One write: the ranks share a pipe.
+    os.write(1, f"attempt {attempt} epoch {epoch} rank {rank} loss {loss.item().hex()}\n".encode())
+    if rank == 0:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),
+                    "epochs": epoch + 1}, snapshot + ".new")
+        os.replace(snapshot + ".new", snapshot)
+    dist.barrier()
+dist.destroy_process_group()
+"""
+
+
 def run(command: list, **environment) -> subprocess.CompletedProcess:
     return subprocess.run([str(word) for word in command], capture_output=True, text=True,
                           timeout=installed.LIMIT, env={**os.environ, **environment})
@@ -51,6 +91,21 @@ class Jobs(unittest.TestCase):
                         installed.free_port(), script(folder, WORKER), "die"])
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.split("\n").count("sum 16.0 attempt 1"), 2, done.stdout)
+
+    def test_training_goes_on_after_a_killed_worker_to_gloos_losses(self):
+        printed = {}
+        for backend in ("weft", "gloo"):
+            with tempfile.TemporaryDirectory() as folder:
+                done = run([*TORCHRUN, "--nproc-per-node=2", "--max-restarts=1", "--master-port",
+                            installed.free_port(), script(folder, ELASTIC), f"{folder}/snapshot"],
+                           BACKEND=backend, GLOO_SOCKET_IFNAME="lo")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            printed[backend] = sorted(line for line in done.stdout.splitlines()
+                                      if line.startswith("attempt "))
+        self.assertEqual([line.partition(" loss ")[0] for line in printed["weft"]],
+                         [f"attempt {epoch // 2} epoch {epoch} rank {rank}"
+                          for epoch in range(4) for rank in range(2)])
+        self.assertEqual(printed["weft"], printed["gloo"])
 
     def test_torchrun_agents_meet_at_our_store(self):
         port = installed.free_port()

@@ -36,7 +36,9 @@ from torch.distributed.tensor.experimental._attention import (
 )
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    PrepareModuleInput,
     RowwiseParallel,
+    SequenceParallel,
     loss_parallel,
     parallelize_module,
 )
@@ -80,6 +82,48 @@ def loss_of_split_vocabulary(rank: int) -> list[float]:
         loss.backward()
     gradient = layer.weight.grad.full_tensor()
     return [loss.full_tensor().item(), gradient.abs().sum().item()]
+
+
+class Tutorial(nn.Module):
+    """What the tutorial of tensor parallelism splits: embedding, norms, a feed-forward layer,
+    logits."""
+
+    WORDS = 4 * WIDTH
+
+    def __init__(self):
+        super().__init__()
+        self.feed_forward = model_without_unused()  # and a seed for all that follows
+        self.words = nn.Embedding(self.WORDS, WIDTH)
+        self.norm, self.last_norm = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.out = nn.Linear(WIDTH, self.WORDS, bias=False)
+
+    def forward(self, words):  # [batch, sequence]
+        x = self.words(words)
+        x = x + self.feed_forward(self.norm(x))
+        return self.out(self.last_norm(x))  # [batch, sequence, WORDS]
+
+
+def plan_of_the_tutorial(rank: int) -> list[float]:
+    """Tensor and sequence parallelism in one plan: activations are split by their sequence between
+    the layers, the logits by the vocabulary."""
+    module = Tutorial()
+    parallelize_module(module, init_device_mesh("cpu", (dist.get_world_size(),)), {
+        "words": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "norm": SequenceParallel(),
+        "feed_forward": PrepareModuleInput(input_layouts=(Shard(1),),
+                                           desired_input_layouts=(Replicate(),)),
+        "feed_forward.first": ColwiseParallel(),
+        "feed_forward.second": RowwiseParallel(output_layouts=Shard(1)),
+        "last_norm": SequenceParallel(),
+        "out": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1),
+                               use_local_output=False)})
+    words = torch.arange(24).view(3, 8) * 5 % Tutorial.WORDS
+    with loss_parallel():
+        logits = module(words)
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), words.roll(-1, 1).flatten())
+        loss.backward()
+    gradients = [parameter.grad.full_tensor() for parameter in module.parameters()]
+    return [loss.full_tensor().item(), *(value.abs().sum().item() for value in gradients)]
 
 
 def dtensor(rank: int) -> list[float]:
@@ -219,7 +263,8 @@ class Meshes(BesideGloo):
         self.compare(4, two_dimensions)
 
 
-add_tests(Meshes, (tensor_parallel, sequence_parallel, loss_of_split_vocabulary, dtensor),
+add_tests(Meshes, (tensor_parallel, sequence_parallel, loss_of_split_vocabulary,
+                   plan_of_the_tutorial, dtensor),
           sizes=(2, 4))
 add_tests(Meshes, (pipeline_gpipe, pipeline_one_forward_one_backward, pipeline_interleaved),
           sizes=(2,))

@@ -1,14 +1,16 @@
 """PyTorch's own suite for backends, distributed_test.py of its wheel, run on ours.
 
 Named here is every test that Gloo passes on a machine without GPUs (and of all-to-all, for which
-the suite asks for MPI, those that it has for the CPU), but for these, which PyTorch 2.11 itself
+the suite asks for MPI, those that it has for the CPU), but for these, which PyTorch 2.11.0 itself
 keeps from any backend that is no part of it:
 
-    ddp_logging_data_cpu                  ProcessGroup calls every such backend "custom"
-                                          (ProcessGroup.hpp, backendTypeToString)
-    monitored_barrier_*                   monitored_barrier() refuses what is not named "gloo"
-                                          (distributed_c10d.py); but _rank_0_timeout passes
-    barrier_timeout_global                wants INIT_METHOD=file:// and processes that are spawned
+    ddp_logging_data_cpu                  ProcessGroup.hpp:114, backendTypeToString(): every such
+                                          backend is "custom", and the test wants "gloo"
+    monitored_barrier_gloo,
+    monitored_barrier_gloo_subgroup,
+    monitored_barrier_failure_order,
+    monitored_barrier_wait_all_ranks      distributed_c10d.py:5100, monitored_barrier(): raises
+                                          where get_backend() is not "gloo"
 """
 
 import installed
@@ -19,6 +21,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import types
 import unittest
 
@@ -69,11 +72,11 @@ NAMED_GLOO = "test_accumulate_gradients_no_sync"
 class PyTorchSuite(unittest.TestCase):
     maxDiff = None
 
-    def check(self, world: int, poses_as: str, names: list[str]) -> None:
+    def check(self, world: int, poses_as: str, names: list[str], **environment: str) -> None:
         done = subprocess.run(
             [sys.executable, __file__, "suite", *(f"test_{name}" for name in names)],
             env={**os.environ, "BACKEND": poses_as, "WORLD_SIZE": str(world),
-                 "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": "120"},
+                 "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": "120", **environment},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         outcomes = {}
         for line in done.stdout.splitlines():
@@ -85,6 +88,11 @@ class PyTorchSuite(unittest.TestCase):
 
     def test_on_3_ranks(self):
         self.check(3, "gloo", ON_THREE)
+
+    def test_the_default_group_made_anew_with_a_timeout_on_3_ranks(self):
+        # It meets at the file that INIT_METHOD names when the suite is imported.
+        with tempfile.TemporaryDirectory(prefix="weft-suite-") as folder:
+            self.check(3, "gloo", ["barrier_timeout_global"], INIT_METHOD=f"file://{folder}/store")
 
     def test_on_4_ranks(self):
         self.check(4, "gloo", [*ON_THREE, *ON_FOUR])
