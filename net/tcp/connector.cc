@@ -278,7 +278,8 @@ SocketAddress Connector::SourceOf(size_t index) const {
     }
     return source;
   }
-  // None where a path that was planned has failed.
+  if (context_.binds_own_address) source = context_.own_address;
+  // No port where a path that was planned has failed.
   absl::Span<const uint16_t> ports = context_.source_ports.For(peer_);
   source.set_port(resumes_ || ports.empty() ? 0 : ports[index]);
   return source;

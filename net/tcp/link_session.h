@@ -50,7 +50,10 @@ struct TcpContext {
   int sockets = 1;  // of each link made here whose source ports are not planned
   SourcePorts source_ports;
   PlannedWays ways;                     // of sockets that carry data; none where others do
-  SocketAddress own_address;            // with `ways`: where their sockets connect from
+  // Where sockets that carry data connect from: with `ways`, or where tcp.interface names it, so
+  // that what a rank sends leaves by its own NIC; else the kernel chooses by its routes.
+  SocketAddress own_address;
+  bool binds_own_address = false;
   std::unique_ptr<PathNews> path_news;  // with `ways`; made by the first of their links
   uint64_t frame_bytes = 0;             // a multiple of 64
   // Where more waits than all sockets take: frames are up to this many times as large, and that is

@@ -20,7 +20,8 @@ absl::Status SetOption(int fd, int level, int name, int value, absl::string_view
 }
 
 // The port is shared with connections to other peers, hence SO_REUSEADDR. Where `from` is only a
-// port, the kernel chooses the address, by its routes.
+// port, the kernel chooses the address, by its routes; where it is only an address, connect()
+// chooses the port.
 absl::Status BindSource(int fd, int family, const SocketAddress& from) {
   WEFT_RETURN_IF_ERROR(SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
   sockaddr_storage any{};
@@ -29,9 +30,16 @@ absl::Status BindSource(int fd, int family, const SocketAddress& from) {
   SocketAddress address(reinterpret_cast<sockaddr*>(&any), size);
   if (from.family() == family) address = from;
   address.set_port(from.port());
+  if (from.port() == 0) {
+    if (from.family() != family) return absl::OkStatus();
+    SetOption(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1, "IP_BIND_ADDRESS_NO_PORT").IgnoreError();
+  }
   if (bind(fd, address.get(), address.size()) == 0) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      "bind to port ", from.port(), " (tcp.source_ports, or plan): ", std::strerror(errno)));
+  return absl::UnavailableError(
+      from.port() == 0
+          ? absl::StrCat("bind to ", from.ToString(), " (tcp.interface): ", std::strerror(errno))
+          : absl::StrCat("bind to port ", from.port(),
+                         " (tcp.source_ports, or plan): ", std::strerror(errno)));
 }
 
 }  // namespace
@@ -129,7 +137,7 @@ absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address,
     // A kernel that draws none refuses this, which does no harm.
     SetOption(fd.get(), IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0, "IPV6_AUTOFLOWLABEL").IgnoreError();
   }
-  if (source_port != 0) WEFT_RETURN_IF_ERROR(BindSource(fd.get(), address.family(), source));
+  WEFT_RETURN_IF_ERROR(BindSource(fd.get(), address.family(), source));
   if (connect(fd.get(), address.get(), address.size()) != 0 && errno != EINPROGRESS &&
       errno != EINTR) {
     return absl::UnavailableError(

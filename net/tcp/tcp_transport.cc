@@ -53,6 +53,7 @@ absl::Status TcpTransport::Listen() {
     WEFT_ASSIGN_OR_RETURN(context_.ways,
                           PlannedWays::Open(settings, options.self, options.world_size));
     context_.own_address = interface.address;
+    context_.binds_own_address = !settings.Text("tcp.interface").empty();
     if (context_.ways) {
       WEFT_RETURN_IF_ERROR(context_.ways.Check(ToIpAddress(interface.address)));
       context_.ways.Watch(ToIpAddress(interface.address));

@@ -59,15 +59,24 @@ class TwoNicsTest(unittest.TestCase):
                 print(f"spine {spine} carries {share:.3f} of all, planned {wanted:.3f}")
                 self.assertGreaterEqual(share, SHARE * wanted)
 
-    def run_job(self, fabric, plan):
+    def test_without_a_plan_a_rank_sends_by_the_interface_that_it_names(self):
+        with netns.Fabric(leaves=2, spines=1, hosts_per_leaf=1, nics=2) as fabric:
+            nics = [[sent(fabric, host, nic) for nic in range(2)] for host in range(fabric.hosts)]
+            self.run_job(fabric)
+            for host in range(fabric.hosts):
+                for nic in range(2):
+                    self.assertGreater(sent(fabric, host, nic) - nics[host][nic], SIZE, (host, nic))
+
+    def run_job(self, fabric, plan=None):
         """A rank for each NIC, which its number on the host chooses."""
-        hosts = list(dict.fromkeys(planned.Plan(plan).host_of_rank.values()))
-        numbers = [int(name[1:]) for name in hosts]
-        script = f"WEFT_TCP_INTERFACE==eth$LOCAL_RANK exec {planned.BIN}/weft-bw --transport tcp --groups tp=2,dp=4 " \
-                 f"--algorithm ring -b {SIZE} -n 2 -w 1 --set tcp.sockets=1"
+        numbers = list(range(fabric.hosts))
+        if plan is not None:
+            numbers = [int(name[1:]) for name in dict.fromkeys(planned.Plan(plan).host_of_rank.values())]
+        script = f"WEFT_TCP_INTERFACE==eth$LOCAL_RANK exec {planned.BIN}/weft-bw --transport tcp " \
+                 f"--groups tp=2,dp={len(numbers)} --algorithm ring -b {SIZE} -n 2 -w 1 --set tcp.sockets=1"
         programs = []
         for node, number in enumerate(numbers):
-            words = [planned.BIN / "weft-run", "--plan", plan, "-n", 2, "--nnodes", len(numbers), "--node-rank", node,
+            words = [planned.BIN / "weft-run", *(["--plan", plan] if plan else []), "-n", 2, "--nnodes", len(numbers), "--node-rank", node,
                      "--master-addr", fabric.address(numbers[0]), "--master-port", 29702, "--no-prefix", "--", "sh", "-c", script]
             programs.append(fabric.start(number, words, env=dict(os.environ, WEFT_JOB_SECRET="11" * 32), text=True,
                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE))
