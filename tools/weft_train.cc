@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -33,6 +33,7 @@
 #include "collectives/recovery.h"
 #include "collectives/rendezvous/warm_process.h"
 #include "tools/command_line.h"
+#include "topology/job/mesh.h"
 #include "trainer/config.h"
 #include "trainer/data/dataset_info.h"
 #include "trainer/data/made_up_text.h"
@@ -48,6 +49,7 @@
 #include "trainer/loop/trainer.h"
 #include "trainer/loop/warm_up.h"
 #include "trainer/memory/memory.h"
+#include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
 namespace {
@@ -106,6 +108,7 @@ struct Command {
   int ranks_per_host = 0;
   int vocabulary = 0;      // with --check; 0: the data's
   std::string gpu_memory;  // with --check; empty: this machine's
+  std::string svg;         // with --check: where the pipeline's schedule is drawn
   std::string preset;
   // Short forms of keys, which come before --set; empty: not given.
   std::string tensor, context, expert, pipeline, zero, schedule;
@@ -115,12 +118,20 @@ struct Command {
   bool logs_to_file = false;
 
   absl::StatusOr<TrainConfig> Config() const {
+    struct Short {
+      const char *option, *key;
+      const std::string* value;
+    };
+    Settings known(TrainSettings());
     std::vector<std::string> pairs;
-    for (const auto& [key, value] :
-         {std::pair{"parallel.tensor", &tensor}, std::pair{"parallel.context", &context},
-          std::pair{"parallel.expert", &expert}, std::pair{"parallel.pipeline", &pipeline},
-          std::pair{"parallel.zero", &zero}, std::pair{"parallel.schedule", &schedule}}) {
-      if (!value->empty()) pairs.push_back(absl::StrCat(key, "=", *value));
+    for (const auto& [option, key, value] :
+         {Short{"--tp", "parallel.tensor", &tensor}, Short{"--cp", "parallel.context", &context},
+          Short{"--ep", "parallel.expert", &expert}, Short{"--pp", "parallel.pipeline", &pipeline},
+          Short{"--zero", "parallel.zero", &zero},
+          Short{"--schedule", "parallel.schedule", &schedule}}) {
+      if (value->empty()) continue;
+      WEFT_RETURN_IF_ERROR(known.Set(key, *value, option));  // an error names the option
+      pairs.push_back(absl::StrCat(key, "=", *value));
     }
     pairs.insert(pairs.end(), overrides.begin(), overrides.end());
     absl::StatusOr<TrainConfig> config = LoadTrainConfig(config_path, pairs, preset);
@@ -175,8 +186,9 @@ struct Command {
   // Whether the preset alone says where the data is: then made-up sentences serve where it is not.
   bool TakesMadeUpText() const {
     const bool is_given =
-        std::any_of(overrides.begin(), overrides.end(),
-                    [](const std::string& pair) { return absl::StartsWith(pair, "data.prefix="); });
+        std::any_of(overrides.begin(), overrides.end(), [](const std::string& pair) {
+          return absl::StripAsciiWhitespace(pair.substr(0, pair.find('='))) == "data.prefix";
+        });
     if (preset.empty() || is_given) return false;
     if (config_path.empty()) return true;
     const absl::StatusOr<TrainConfig> of_file = LoadTrainConfig(config_path, {});
@@ -206,6 +218,18 @@ struct Command {
     return absl::OkStatus();
   }
 
+  // The ranks that the axes need where none of them is data-parallel alone.
+  static absl::StatusOr<int> FewestRanks(const TrainConfig& config) {
+    const int64_t product = int64_t{config.tensor_parallel} * config.context_parallel *
+                            config.expert_parallel * config.pipeline_parallel;
+    if (product <= topology::kMeshRanksMax) return static_cast<int>(product);
+    return absl::InvalidArgumentError(
+        absl::StrCat("parallel.tensor = ", config.tensor_parallel, " x parallel.context = ",
+                     config.context_parallel, " x parallel.expert = ", config.expert_parallel,
+                     " x parallel.pipeline = ", config.pipeline_parallel, " = ", product,
+                     " ranks; a job has at most ", topology::kMeshRanksMax));
+  }
+
   // --check: everything that can be said before a rank trains.
   absl::Status Check() const {
     WEFT_ASSIGN_OR_RETURN(TrainConfig config, Config());
@@ -215,9 +239,8 @@ struct Command {
     WEFT_ASSIGN_OR_RETURN(const auto environment, collectives::JobEnvironment::FromEnvironment());
     int size = ranks;
     if (size == 0) {
-      size =
-          std::max(environment.world_size, config.tensor_parallel * config.context_parallel *
-                                               config.expert_parallel * config.pipeline_parallel);
+      WEFT_ASSIGN_OR_RETURN(const int fewest, FewestRanks(config));
+      size = std::max(environment.world_size, fewest);
     }
     WEFT_ASSIGN_OR_RETURN(std::string text,
                           DescribeRun(config, size, ranks_per_host,
@@ -225,6 +248,19 @@ struct Command {
                                           settings.Text("recovery.snapshot") == "memory",
                                       gpu));
     std::fputs(text.c_str(), stdout);
+    return svg.empty() ? absl::OkStatus() : Draw(config, size);
+  }
+
+  absl::Status Draw(const TrainConfig& config, int size) const {
+    WEFT_ASSIGN_OR_RETURN(const topology::Mesh mesh, MeshOf(config, size));
+    WEFT_ASSIGN_OR_RETURN(const StepPlan plan, StepPlan::Make(config, SizesOf(mesh)));
+    WEFT_ASSIGN_OR_RETURN(const std::string picture, DrawPipeline(config, plan));
+    if (picture.empty()) {
+      return absl::InvalidArgumentError(
+          "--svg draws the schedule of a pipeline, and there is none: parallel.pipeline = 1");
+    }
+    WEFT_RETURN_IF_ERROR(WriteFileAtomically(svg, picture));
+    absl::PrintF("schedule      %s\n", svg);
     return absl::OkStatus();
   }
 
@@ -475,6 +511,10 @@ int Main(int argc, char** argv) {
          "--gpu-memory", command.gpu_memory,
          "with --check and train.device=cuda: memory of a GPU, as 80GiB (default: that of this "
          "machine's first GPU, if there is one)")
+      ->needs(check);
+  app.add_option(
+         "--svg", command.svg,
+         "with --check: file for a picture of the pipeline's schedule, a row for each stage")
       ->needs(check);
   app.add_option("--set", command.overrides, "KEY=VALUE of the config, as train.steps=100")
       ->allow_extra_args(false);

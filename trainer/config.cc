@@ -334,6 +334,18 @@ absl::StatusOr<OverlapAxes> ParseOverlap(const std::string& text) {
   return axes;
 }
 
+// How many chunks the schedule has on a stage, where that is not parallel.chunks; else "".
+std::string WantedChunks(const TrainConfig& config) {
+  switch (config.pipeline_schedule) {
+    case topology::PipelineScheduleKind::kInterleaved:
+      return config.pipeline_chunks < 2 ? "2 or more chunks" : "";
+    case topology::PipelineScheduleKind::kZeroBubbleV:
+      return config.pipeline_chunks != 2 ? "2 chunks" : "";
+    default:
+      return config.pipeline_chunks != 1 ? "1 chunk" : "";
+  }
+}
+
 absl::Status Validate(const TrainConfig& config, const Settings& settings) {
   auto error = [&](absl::string_view name, const std::string& what) {
     return absl::InvalidArgumentError(absl::StrCat(settings.Origin(name), ": ", name, " = ",
@@ -377,6 +389,13 @@ absl::Status Validate(const TrainConfig& config, const Settings& settings) {
     return error("train.micro_batch",
                  absl::StrCat("must not be above train.global_batch = ", config.global_batch));
   }
+  if (const std::string wanted = WantedChunks(config); !wanted.empty()) {
+    return error("parallel.chunks",
+                 absl::StrCat("parallel.schedule = ", topology::ToString(config.pipeline_schedule),
+                              " has ", wanted,
+                              " of layers on a stage; interleaved takes any "
+                              "number from 2, zb-v takes 2, the others take 1"));
+  }
   const int64_t group = settings.Integer("parallel.zero_group");
   if (settings.Integer("parallel.zero") == 0 && group > 1) {
     return error("parallel.zero_group", "parallel.zero = 0 shards nothing");
@@ -384,9 +403,6 @@ absl::Status Validate(const TrainConfig& config, const Settings& settings) {
   if (!config.master_weights && config.precision != Precision::kBf16) {
     return error("train.master_weights",
                  absl::StrCat("needs train.precision = bf16; it is ", NameOf(config.precision)));
-  }
-  if (!config.master_weights && config.device == DeviceKind::kCuda) {
-    return error("train.master_weights", "stochastic rounding is of train.device = cpu alone");
   }
   if (config.device_collectives == DeviceCollectives::kNccl && config.device == DeviceKind::kCpu) {
     return error("parallel.collectives", "NCCL moves tensors of train.device = cuda alone");

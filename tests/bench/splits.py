@@ -1,12 +1,13 @@
 """What a layout costs: tokens/s of weft-train cut over ranks against one process with as many threads as cores.
 
 The same GPT (6 layers, 384 wide, 256 tokens, vocabulary 4096) and global batch in every layout, runs in turns; for
-the expert axis the same with 8 experts, 2 a token, and a process of its own beside it. Of
-each the first steps are left out, the median step counts, and the row is the median over the turns. The rows
-say how much of the step the first rank waited, by axis, and where its milliseconds went by kind of work
-(`work_*_seconds` of metrics.jsonl) beside those of the one process. The row "timers" has one layout with timers on
-(the trace's spans, and the records that weft-top reads), off and on again, with four times as many steps: what
-measuring costs.
+the expert axis the same with 8 experts, 2 a token, and a process of its own beside it. Of each the first steps are left
+out, the median step counts, and the row is the median over the turns. The rows say how much of the step the first rank
+waited, by axis, which part of the time of all stages a pipeline's schedule left idle (`bubble_share`: where every stage
+has a core, about what the ratio lacks of 1 by that alone), and where the first rank's milliseconds went by kind of work
+(`work_*_seconds` of metrics.jsonl) beside those of the one process. The row "timers" has one layout with timers on (the
+trace's spans, and the records that weft-top reads), off and on again, with four times as many steps: what measuring
+costs.
 """
 
 import argparse
@@ -73,7 +74,9 @@ def main() -> None:
             print(json.dumps({"name": "splits", "case": layout, "ours": ours, "peer": peer,
                               "peer_name": "one process, all cores", "unit": "tokens/s",
                               "ratio": ours / peer, "repeats": options.repeats,
-                              "exposed_share": waits, "work_ms": work(cut[layout]), "peer_work_ms": work(whole)}),
+                              "exposed_share": waits,
+                              "bubble_share": round(statistics.median(row["bubble_share"] for row in cut[layout]), 3),
+                              "work_ms": work(cut[layout]), "peer_work_ms": work(whole)}),
                   flush=True)
         if TIMED in layouts:
             print(json.dumps(timers(scratch, options)), flush=True)
@@ -127,6 +130,7 @@ def run(scratch: pathlib.Path, name: str, ranks: int, settings: list[str], steps
     return {"tokens_per_second": statistics.median(row["tokens_per_second"] for row in rows),
             "exposed": {axis: statistics.median(row[f"exposed_{axis}_seconds"] / row["step_seconds"] for row in rows)
                         for axis in AXES},
+            "bubble_share": statistics.median(row.get("bubble_share") or 0 for row in rows),
             "work": {key.removeprefix("work_").removesuffix("_seconds"): statistics.median(row[key] for row in rows)
                      for key in kinds}}
 

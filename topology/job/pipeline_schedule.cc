@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -220,6 +221,84 @@ class ZeroBubbleVPlanner {
   std::vector<Stage> stages_;
 };
 
+// The half layers of a model, of which the even ones are first halves, cut into consecutive chunks.
+struct HalfLayers {
+  double first_cost = 0, end_cost = 0;
+  int64_t count = 0;
+
+  double CostOf(int64_t half) const { return half % 2 == 0 ? first_cost : 1 - first_cost; }
+
+  std::vector<double> StageCosts(const PipelineSpec& spec,
+                                 const std::vector<int64_t>& halves) const {
+    const std::vector<double> costs = CostsOfHalfLayers(halves, first_cost, end_cost);
+    std::vector<double> stages(static_cast<size_t>(spec.stages));
+    for (size_t depth = 0; depth < costs.size(); ++depth) {
+      stages[static_cast<size_t>(PlaceOfDepth(spec, static_cast<int>(depth)).stage)] +=
+          costs[depth];
+    }
+    return stages;
+  }
+  double LargestStage(const PipelineSpec& spec, const std::vector<int64_t>& halves) const {
+    const std::vector<double> stages = StageCosts(spec, halves);
+    return *std::max_element(stages.begin(), stages.end());
+  }
+
+  // One chunk a stage, each as long as `most` allows, with one half at least for each behind it;
+  // empty: they are too few.
+  std::vector<int64_t> Fill(int stages, double most) const {
+    std::vector<int64_t> halves;
+    int64_t at = 0;
+    for (int stage = 0; stage < stages; ++stage) {
+      const int64_t behind = stages - 1 - stage, begin = at;
+      double cost = behind == 0 ? end_cost : 0;
+      while (at < count - behind && cost + CostOf(at) <= most) cost += CostOf(at++);
+      if (at == begin) return {};
+      halves.push_back(at - begin);
+    }
+    return at == count ? halves : std::vector<int64_t>();
+  }
+  // One chunk a stage, the largest as small as can be: by bisection.
+  std::vector<int64_t> FewestAtMost(int stages) const {
+    constexpr int kSteps = 40;
+    double low = 0, high = static_cast<double>(count) + end_cost;
+    for (int step = 0; step < kSteps; ++step) {
+      const double middle = (low + high) / 2;
+      (Fill(stages, middle).empty() ? low : high) = middle;
+    }
+    return Fill(stages, high);
+  }
+  // Moves the ends of chunks, a half at a time, to where both stages differ the least; none becomes
+  // larger than the larger of both was.
+  void Even(const PipelineSpec& spec, std::vector<int64_t>& halves) const {
+    constexpr double kLeast = 1e-9;
+    for (;;) {
+      const std::vector<double> stages = StageCosts(spec, halves);
+      double gain = kLeast;
+      size_t best = 0;
+      int64_t by = 0, end = 0;
+      for (size_t depth = 0; depth + 1 < halves.size(); ++depth) {
+        end += halves[depth];
+        const int here = PlaceOfDepth(spec, static_cast<int>(depth)).stage;
+        const int next = PlaceOfDepth(spec, static_cast<int>(depth) + 1).stage;
+        if (here == next) continue;
+        const double more = stages[static_cast<size_t>(here)] - stages[static_cast<size_t>(next)];
+        for (int64_t step : {1, -1}) {
+          if (halves[step > 0 ? depth + 1 : depth] < 2) continue;
+          const double cost = step > 0 ? CostOf(end) : -CostOf(end - 1);
+          const double smaller = std::abs(more) - std::abs(more + 2 * cost);
+          if (smaller <= gain) continue;
+          gain = smaller;
+          best = depth;
+          by = step;
+        }
+      }
+      if (by == 0) return;
+      halves[best] += by;
+      halves[best + 1] -= by;
+    }
+  }
+};
+
 double DurationOf(const PassDurations& durations, PassKind kind) {
   switch (kind) {
     case PassKind::kForward:
@@ -296,6 +375,19 @@ absl::Status CheckOrder(const PipelineSpec& spec, const PipelineSchedule& schedu
   return absl::OkStatus();
 }
 
+// Every stage holds as much as its schedule's paper says, and not more.
+absl::Status CheckMemory(const PipelineSpec& spec, const std::vector<int>& held) {
+  for (int stage = 0; stage < spec.stages; ++stage) {
+    const int here = held[static_cast<size_t>(stage)], most = ActivationsMost(spec, stage);
+    if (here <= most) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "stage ", stage, " holds the activations of ", here, " forward passes at one time; ",
+        ToString(spec.kind), " with ", spec.stages, " stages, ", spec.chunks, " chunks each and ",
+        spec.micro_batches, " micro-batches holds ", most, " at most"));
+  }
+  return absl::OkStatus();
+}
+
 // `duration_of(stage, index of the pass)`.
 template <typename Duration>
 absl::StatusOr<PipelineTiming> RunWith(const PipelineSpec& spec, const PipelineSchedule& schedule,
@@ -346,6 +438,7 @@ absl::StatusOr<PipelineTiming> RunWith(const PipelineSpec& spec, const PipelineS
     }
     timing.makespan = std::max(timing.makespan, free_at[s]);
   }
+  WEFT_RETURN_IF_ERROR(CheckMemory(spec, timing.activations_held));
   if (timing.makespan > 0) {
     timing.bubble = 1 - busy / (timing.makespan * static_cast<double>(stages));
   }
@@ -393,6 +486,22 @@ std::vector<PipelineChannel> ChannelsOf(const PipelineSpec& spec) {
     channels.push_back({next, stage, ChannelNumber(PassKind::kBackward, depth)});
   }
   return channels;
+}
+
+int ActivationsMost(const PipelineSpec& spec, int stage) {
+  const int all = spec.micro_batches * spec.chunks;
+  switch (spec.kind) {
+    case Kind::kGpipe:
+      return all;
+    case Kind::k1F1B:
+    case Kind::kInterleaved:
+      return std::min(all, WarmUp(spec, stage) + 1);  // and that of the pass under way
+    case Kind::kZeroBubbleH1:
+      return std::min(all, spec.stages);
+    case Kind::kZeroBubbleV:
+      return std::min(all, 2 * spec.stages);
+  }
+  return all;
 }
 
 absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec) {
@@ -470,6 +579,33 @@ std::vector<int64_t> BalanceLayers(const PipelineSpec& spec, int64_t layers, dou
     ++*least;
   }
   return counts;
+}
+
+std::vector<double> CostsOfHalfLayers(const std::vector<int64_t>& halves, double first_half_cost,
+                                      double end_cost) {
+  std::vector<double> costs;
+  int64_t begin = 0;
+  for (int64_t count : halves) {
+    const int64_t end = begin + count;
+    const auto firsts = static_cast<double>((end + 1) / 2 - (begin + 1) / 2);
+    const auto seconds = static_cast<double>(end / 2 - begin / 2);
+    costs.push_back(firsts * first_half_cost + seconds * (1 - first_half_cost));
+    begin = end;
+  }
+  costs.back() += end_cost;
+  return costs;
+}
+
+std::vector<int64_t> BalanceHalfLayers(const PipelineSpec& spec, int64_t layers,
+                                       double first_half_cost, double end_cost) {
+  constexpr double kWorthwhile = 0.99;
+  std::vector<int64_t> whole = BalanceLayers(spec, layers, end_cost);
+  for (int64_t& count : whole) count *= 2;
+  const HalfLayers costs{first_half_cost, end_cost, 2 * layers};
+  std::vector<int64_t> halves = spec.chunks == 1 ? costs.FewestAtMost(spec.stages) : whole;
+  costs.Even(spec, halves);
+  const double most = costs.LargestStage(spec, halves);
+  return most < kWorthwhile * costs.LargestStage(spec, whole) ? halves : whole;
 }
 
 double TheoreticalBubble(const PipelineSpec& spec, const PassDurations& durations) {

@@ -114,9 +114,15 @@ struct PipelineTiming {
   std::vector<int> activations_held;  // a stage: the most (chunk, micro-batch) pairs at one time
 };
 
+// The most (chunk, micro-batch) pairs whose activations a stage may hold at one time, of spec.kind's
+// paper: all under gpipe; p - stage under 1f1b; what the warm-up makes under interleaved; p under
+// zb-h1 and 2p chunks under zb-v, which is 1f1b's memory.
+int ActivationsMost(const PipelineSpec& spec, int stage);
+
 // Proves a schedule and times it: every stage runs every pass once, weights after backwards, no
-// pass waits for one that cannot run before it, and the messages of a channel keep their order.
-// FailedPrecondition names the stage and the pass, or the channel, at fault.
+// pass waits for one that cannot run before it, the messages of a channel keep their order, and no
+// stage holds more than ActivationsMost(). FailedPrecondition names the stage and the pass, or the
+// channel, at fault.
 absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
                                                    const PipelineSchedule& schedule,
                                                    const PassDurations& durations);
@@ -135,6 +141,14 @@ absl::StatusOr<PipelineTiming> RunPipelineSchedule(const PipelineSpec& spec,
 // the most work has as little as can be. A layer costs 1; what stands behind the last one costs
 // `end_cost` more. Where stages are equal, earlier ones have a layer more.
 std::vector<int64_t> BalanceLayers(const PipelineSpec& spec, int64_t layers, double end_cost);
+// The same in half layers, for layers that may be cut once: their first half costs
+// `first_half_cost`, the second one the rest of 1. Whole layers, twice their numbers, where halves
+// make the stage with the most work less than a hundredth smaller.
+std::vector<int64_t> BalanceHalfLayers(const PipelineSpec& spec, int64_t layers,
+                                       double first_half_cost, double end_cost);
+// What chunks of so many half layers cost, depth() of them, with `end_cost` in the last one's.
+std::vector<double> CostsOfHalfLayers(const std::vector<int64_t>& halves, double first_half_cost,
+                                      double end_cost);
 
 // The bubble of p stages of equal durations and m >= p micro-batches, as a part of the makespan:
 // for gpipe, 1f1b and interleaved (p - 1) / (v m + p - 1). Time lost under zb-h1: (p - 1)(f + b -

@@ -141,10 +141,9 @@ std::shared_ptr<void> Group::KeepRegistered(const at::Tensor& tensor) const {
   return collectives::KeepRegistered(endpoint_, tensor.data_ptr(), tensor.nbytes());
 }
 
-void Group::SetTrace(Trace* trace, int compute_track, int track) {
+void Group::SetTrace(Trace* trace, const Tracks& tracks) {
   trace_ = trace;
-  compute_track_ = compute_track;
-  track_ = track;
+  tracks_ = tracks;
 }
 
 absl::Status Group::UseNccl(std::shared_ptr<NcclSession> session, WeftStream* current,
@@ -244,7 +243,11 @@ void Group::TakeSpansOf(NcclCollectives& nccl) {
   for (const NcclCollectives::Span& span : nccl.TakeSpans()) {
     exposed_ns_ += span.exposed_ns;
     if (trace_ == nullptr) continue;
-    trace_->Record({span.name, track_, span.begin_ns, span.end_ns, step_, -1});
+    trace_->Record({span.name, tracks_.collectives, span.begin_ns, span.end_ns, step_, -1});
+    if (span.exposed_ns == 0) continue;
+    // The computation waits for its end.
+    trace_->Record(
+        {"exposed", tracks_.exposed, span.end_ns - span.exposed_ns, span.end_ns, step_, -1});
   }
 }
 
@@ -255,7 +258,9 @@ double Group::TakeExposedSeconds() {
 
 void Group::AddExposed(int64_t start_ns, int64_t end_ns, const char* name) {
   exposed_ns_ += end_ns - start_ns;
-  if (trace_ != nullptr) trace_->Record({name, compute_track_, start_ns, end_ns, step_, -1});
+  if (trace_ == nullptr) return;
+  trace_->Record({name, tracks_.compute, start_ns, end_ns, step_, -1});
+  trace_->Record({"exposed", tracks_.exposed, start_ns, end_ns, step_, -1});
 }
 
 absl::StatusOr<Pending> Group::Launched(Pending pending) {
@@ -467,7 +472,7 @@ absl::Status Group::Wait(Pending& pending) {
     // Several are under way at a time; on their track each begins where the one before it ended.
     const int64_t end = work->end_ns();
     const int64_t begin = std::min(std::max(pending.start_ns, last_end_ns_), end);
-    trace_->Record({pending.name, track_, begin, end, step_, pending.bytes});
+    trace_->Record({pending.name, tracks_.collectives, begin, end, step_, pending.bytes});
     last_end_ns_ = std::max(last_end_ns_, end);
   }
   return absl::OkStatus();

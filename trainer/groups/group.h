@@ -108,9 +108,13 @@ class Group {
   // other threads, which may outlive the group.
   std::function<absl::Status()> HealthCheck() const;
 
-  // `trace` may be null; else it outlives the group. `compute_track` gets the waits, `track` the
-  // collectives.
-  void SetTrace(Trace* trace, int compute_track, int track);
+  // Tracks of the trace: `compute` gets the waits by name, between the passes; `exposed` the same
+  // waits by themselves; `collectives` what is waited for, from its call to its end.
+  struct Tracks {
+    int compute = 0, collectives = 0, exposed = 0;
+  };
+  // `trace` may be null; else it outlives the group.
+  void SetTrace(Trace* trace, const Tracks& tracks);
   void set_step(int64_t step) { step_ = step; }  // what spans are labelled with
   // Without overlap a collective is done when its call returns, and the time counts as a wait;
   // messages stay as they are, since a rank cannot wait for one before it has posted its own. With,
@@ -217,8 +221,7 @@ class Group {
   std::unique_ptr<NcclCollectives> nccl_;
   std::map<uint32_t, std::unique_ptr<NcclCollectives>> channels_;  // of this rank, by number
   Trace* trace_ = nullptr;
-  int compute_track_ = 0;
-  int track_ = 0;
+  Tracks tracks_;
   int64_t step_ = 0;
   bool overlaps_ = true;
   int64_t exposed_ns_ = 0;

@@ -87,7 +87,20 @@ std::vector<std::string> TraceTrackNames() {
           "pipeline communication",
           "context communication",
           "expert communication",
-          "bubble"};
+          "bubble",
+          "exposed data",
+          "exposed tensor",
+          "exposed pipeline",
+          "exposed context",
+          "exposed expert",
+          "data wait",
+          "optimizer"};
+}
+
+std::string MultiplesAround(int64_t number, int64_t unit) {
+  const int64_t below = number / unit * unit;
+  return below == 0 ? absl::StrCat(unit, " is one")
+                    : absl::StrCat(below, " and ", below + unit, " are");
 }
 
 absl::StatusOr<Mesh> MeshOf(const TrainConfig& config, int ranks) {
@@ -99,7 +112,8 @@ absl::StatusOr<Mesh> MeshOf(const TrainConfig& config, int ranks) {
     return Refuse(absl::StrCat("parallel.tensor = ", tensor, " x parallel.context = ", context,
                                " x parallel.pipeline = ", pipeline, " = ", together,
                                " ranks hold one model; the ", ranks,
-                               " ranks of this job are no multiple of that"));
+                               " ranks of this job are no multiple of that; ",
+                               MultiplesAround(ranks, together), " (weft-run -n)"));
   }
   const int data = static_cast<int>(ranks / together);
   const int expert = config.expert_parallel;
@@ -364,17 +378,23 @@ void ParallelGroups::SetOverlap(const OverlapAxes& axes) {
 }
 
 void ParallelGroups::SetTrace(Trace* trace) {
-  world->SetTrace(trace, kComputeTrack, kDataTrack);
-  data->SetTrace(trace, kComputeTrack, kDataTrack);
-  tensor->SetTrace(trace, kComputeTrack, kTensorTrack);
-  pipeline->SetTrace(trace, kComputeTrack, kPipelineTrack);
-  for (Group* group : {shard.get(), replicas.get()}) {
-    if (group != nullptr) group->SetTrace(trace, kComputeTrack, kDataTrack);
+  const auto set = [trace](Group* group, TraceTrack track) {
+    constexpr int kFromAxisToExposed = kDataExposedTrack - kDataTrack;
+    static_assert(kExpertTrack + kFromAxisToExposed == kExpertExposedTrack);
+    if (group == nullptr) return;
+    group->SetTrace(
+        trace,
+        {.compute = kComputeTrack, .collectives = track, .exposed = track + kFromAxisToExposed});
+  };
+  for (Group* group : {world.get(), data.get(), shard.get(), replicas.get()}) {
+    set(group, kDataTrack);
   }
-  context->SetTrace(trace, kComputeTrack, kContextTrack);
-  expert->SetTrace(trace, kComputeTrack, kExpertTrack);
+  set(tensor.get(), kTensorTrack);
+  set(pipeline.get(), kPipelineTrack);
+  set(ends.get(), kPipelineTrack);
+  set(context.get(), kContextTrack);
+  set(expert.get(), kExpertTrack);
   if (experts != nullptr) experts->SetTrace(trace);
-  if (ends != nullptr) ends->SetTrace(trace, kComputeTrack, kPipelineTrack);
 }
 
 void ParallelGroups::set_step(int64_t step) {

@@ -28,6 +28,15 @@ enum TraceTrack {
   kContextTrack,
   kExpertTrack,
   kBubbleTrack,
+  // What metrics.jsonl has in seconds, each on a track of its own: what the rank waited for, by
+  // axis, in the order of the axes' tracks; for its batch; and the optimizer.
+  kDataExposedTrack,
+  kTensorExposedTrack,
+  kPipelineExposedTrack,
+  kContextExposedTrack,
+  kExpertExposedTrack,
+  kDataWaitTrack,
+  kOptimizerTrack,
   kTraceTracks
 };
 std::vector<std::string> TraceTrackNames();
@@ -41,6 +50,8 @@ struct ParallelSizes {
   int pipeline = 1;
 };
 
+// "12 and 16 are": the multiples of `unit` next to `number`, which is none, for messages.
+std::string MultiplesAround(int64_t number, int64_t unit);
 // InvalidArgument with the arithmetic where the axes do not divide `ranks` or the model.
 absl::StatusOr<topology::Mesh> MeshOf(const TrainConfig& config, int ranks);
 ParallelSizes SizesOf(const topology::Mesh& mesh);

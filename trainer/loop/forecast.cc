@@ -93,30 +93,33 @@ ExpertBytes BytesOfExperts(const TrainConfig& config, const StepPlan& plan, Rout
   return bytes;
 }
 
+// Of one block, or of a half of one.
 BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, RecomputeKind recompute,
-                        RoutingLoad load) {
+                        RoutingLoad load, bool has_attention, bool has_ffn) {
   const ModelConfig& model = config.model;
   const int64_t width = WidthOf(config);
   const int64_t rows = plan.micro_rows * plan.TokensHeld(model.sequence);
   const int64_t parts = plan.sizes.tensor;
   const int64_t gates = model.IsGated() ? 2 : 1;
-  const int64_t norms = model.block == BlockKind::kSerial ? 2 : 1;
+  const int64_t norms = has_attention && has_ffn && model.block == BlockKind::kSerial ? 2 : 1;
   const int64_t row = rows * width / parts;  // of one column of all ranks' activations
   // Inputs of norms and of the products behind them; their statistics, fp32.
   const int64_t by_norms = 2 * norms * model.hidden * row + norms * rows / parts * 8;
-  const int64_t qkv = (model.hidden + 2 * model.KvHidden()) * row;
-  const int64_t mixed = model.hidden * row + rows * model.heads / parts * 4;
-  const int64_t inner = model.HasExperts() ? 0 : gates * model.ffn * row;
-  const int64_t activated = model.HasExperts() ? 0 : model.ffn * row;
+  const int64_t qkv = has_attention ? (model.hidden + 2 * model.KvHidden()) * row : 0;
+  const int64_t mixed = has_attention ? model.hidden * row + rows * model.heads / parts * 4 : 0;
+  const bool is_dense = has_ffn && !model.HasExperts();
+  const int64_t inner = is_dense ? gates * model.ffn * row : 0;
+  const int64_t activated = is_dense ? model.ffn * row : 0;
   BlockBytes bytes;
   bytes.kept = by_norms + qkv + mixed + inner + activated;
   // The second half of the backward pass: gradients of the residual stream, the nonlinearity's
   // input and output. A tensor axis gathers rows and adds them up.
   const int64_t exchanged = parts > 1 ? 2 * rows * width * model.hidden : 0;
-  bytes.transient = 2 * model.hidden * row + inner + exchanged;
+  bytes.transient = 2 * model.hidden * row + (has_ffn ? inner : qkv) + exchanged;
+  const int64_t outputs = has_attention && has_ffn ? 2 : 1;  // into the residual stream
   bytes.until_weights = norms * model.hidden * row + mixed + activated +  // the products' inputs
-                        qkv + 2 * model.hidden * row + inner;  // and their outputs' gradients
-  if (model.HasExperts()) {
+                        qkv + outputs * model.hidden * row + inner;  // their outputs' gradients
+  if (has_ffn && model.HasExperts()) {
     const ExpertBytes experts = BytesOfExperts(config, plan, load);
     bytes.kept += experts.kept;
     bytes.transient = 2 * model.hidden * row + experts.transient;
@@ -141,13 +144,18 @@ BlockBytes BytesOfChunk(const TrainConfig& config, const StepPlan& plan, const M
   const int64_t residual = rows * width * model.hidden / plan.sizes.tensor;
   BlockBytes bytes;
   for (int64_t layer = chunk.first_layer; layer < chunk.end_layer; ++layer) {
-    const BlockBytes block =
-        BytesOfBlock(config, plan, config.recompute[static_cast<size_t>(layer)], load);
+    const BlockBytes block = BytesOfBlock(
+        config, plan, config.recompute[static_cast<size_t>(layer)], load,
+        chunk.Has(layer, BlockHalf::kAttention), chunk.Has(layer, BlockHalf::kFeedForward));
     bytes.kept += block.kept;
     bytes.until_weights += block.until_weights;
     bytes.transient = std::max(bytes.transient, block.transient);
   }
   bytes.kept += residual;  // the last block's output
+  // The gradient of the positions' table, in fp32.
+  if (plan.PutsAllOff(config) && chunk.has_embedding && model.position == PositionKind::kLearned) {
+    bytes.until_weights += model.sequence * model.hidden * 4;
+  }
   if (!chunk.has_head) return bytes;
   // The norm's output is read by the loss alone, and its gradient is there from then on.
   bytes.kept += residual;
@@ -220,13 +228,14 @@ int64_t StateBytes(const TrainConfig& config, const BucketBytes& bytes) {
 }
 
 // Of `holders` ranks that hold the parameters, `ranks` share the training state.
-BucketBytes MeasureBuckets(const TrainConfig& config, const std::vector<ParameterSpec>& specs,
-                           int holders, int ranks) {
+BucketBytes MeasureBuckets(const TrainConfig& config, const StepPlan& plan,
+                           const std::vector<ParameterSpec>& specs, int holders, int ranks) {
   BucketBytes bytes;
   const int64_t width = WidthOf(config);
   const bool comes_and_goes = config.zero_stage == 3 && ranks > 1;
   const std::vector<BucketLayout> layouts =
-      LayOut(specs, config.bucket_bytes, width, ranks, /*by_unit=*/comes_and_goes);
+      LayOut(specs, config.bucket_bytes, width, ranks, /*by_unit=*/comes_and_goes,
+             plan.PutsAllOff(config));
   int64_t largest_shard = 0;
   std::map<int, int64_t> units;
   for (const BucketLayout& layout : layouts) {
@@ -263,10 +272,10 @@ BucketBytes MeasureAll(const TrainConfig& config, const StepPlan& plan,
   for (const ParameterSpec& spec : specs) (spec.is_expert ? experts : shared).push_back(spec);
   const ShardSizes ranks = ShardSizesOf(config, plan.sizes);
   const int holders = plan.sizes.data * plan.sizes.context;
-  BucketBytes all = MeasureBuckets(config, shared, holders, ranks.shared);
+  BucketBytes all = MeasureBuckets(config, plan, shared, holders, ranks.shared);
   if (experts.empty()) return all;
   const BucketBytes more =
-      MeasureBuckets(config, experts, holders / plan.sizes.expert, ranks.experts);
+      MeasureBuckets(config, plan, experts, holders / plan.sizes.expert, ranks.experts);
   all.shard += more.shard;
   all.whole += more.whole;
   all.held += more.held;
@@ -292,8 +301,10 @@ int64_t GradientBytes(const TrainConfig& config, const StepPlan& plan, const Buc
   return bytes.shard * (accumulates ? 4 : reduced) + pool * reduced + made;
 }
 
-// Says each stage's layers, chunk by chunk, and its share of the FLOPs of a step.
-void AppendStages(const TrainConfig& config, const StepPlan& plan, std::string& text) {
+// Says each stage's layers, chunk by chunk, its share of the FLOPs of a step, and how many forward
+// passes' activations it holds at one time.
+void AppendStages(const TrainConfig& config, const StepPlan& plan, absl::Span<const int> held,
+                  std::string& text) {
   const std::vector<double> costs = plan.ChunkCosts(config.model);
   const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
   for (int stage = 0; stage < plan.pipeline.stages; ++stage) {
@@ -302,11 +313,14 @@ void AppendStages(const TrainConfig& config, const StepPlan& plan, std::string& 
     for (int chunk = 0; chunk < plan.pipeline.chunks; ++chunk) {
       const size_t depth = static_cast<size_t>(DepthOf(plan.pipeline, stage, chunk));
       const bool is_end = depth + 1 == costs.size();
-      pieces.push_back(absl::StrCat(plan.chunk_layers[depth], is_end ? " + output" : ""));
+      pieces.push_back(absl::StrCat(0.5 * static_cast<double>(plan.chunk_halves[depth]),
+                                    is_end ? " + output" : ""));
       work += costs[depth];
     }
-    absl::StrAppendFormat(&text, "  stage %-4d  layers %s: %.1f %% of the work\n", stage,
-                          absl::StrJoin(pieces, ", "), 100 * work / all);
+    absl::StrAppendFormat(
+        &text, "  stage %-4d  layers %s: %.1f %% of the work; holds %d of %d forward passes\n",
+        stage, absl::StrJoin(pieces, ", "), 100 * work / all, held[static_cast<size_t>(stage)],
+        plan.pipeline.micro_batches * plan.pipeline.chunks);
   }
 }
 
@@ -472,9 +486,10 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
   WEFT_ASSIGN_OR_RETURN(topology::PipelineTiming timing, TimePipeline(config.model, plan));
   std::string text = absl::StrFormat(
       "layout        %d ranks = tensor %d x context %d x data %d x pipeline %d\n"
+      "mesh          %s (weft-plan order --layout)\n"
       "parameters    %.2f M\n"
       "a step        %d samples of %d tokens; a data-parallel rank takes %d in %d micro-batches\n",
-      ranks, sizes.tensor, sizes.context, sizes.data, sizes.pipeline,
+      ranks, sizes.tensor, sizes.context, sizes.data, sizes.pipeline, mesh.ToText(),
       static_cast<double>(ElementCount(GptParameters(config.model))) / 1e6, config.global_batch,
       config.model.sequence, plan.local_rows, plan.pipeline.micro_batches);
   if (config.model.HasExperts()) text += DescribeExperts(config, plan);
@@ -483,7 +498,7 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
     absl::StrAppendFormat(&text,
                           "pipeline      %s, %d chunks a stage: bubble %.1f %% of the step\n",
                           ToString(plan.pipeline.kind), plan.pipeline.chunks, 100 * timing.bubble);
-    AppendStages(config, plan, text);
+    AppendStages(config, plan, timing.activations_held, text);
   }
   WEFT_ASSIGN_OR_RETURN(const std::vector<MemoryEstimate> stages,
                         AppendMemory(config, plan, keeps_snapshots, text));

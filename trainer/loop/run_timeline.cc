@@ -50,7 +50,10 @@ absl::Status WriteTimeline(const RunTimeline& timeline, const std::string& folde
   WEFT_RETURN_IF_ERROR(WriteFileAtomically(absl::StrCat(folder, "/trace.json"),
                                            MergeChromeJson(timeline.parts, timeline.other)));
   WEFT_ASSIGN_OR_RETURN(std::vector<TimelineSpan> spans, ParseTimeline(timeline.parts));
-  const std::string picture = DrawTimeline(spans, TraceTrackNames(), kTimelineSteps);
+  // The tracks behind the bubble's have what the others show.
+  std::vector<std::string> tracks = TraceTrackNames();
+  tracks.resize(kBubbleTrack + 1);
+  const std::string picture = DrawTimeline(spans, tracks, kTimelineSteps);
   return picture.empty() ? absl::OkStatus()
                          : WriteFileAtomically(absl::StrCat(folder, "/timeline.svg"), picture);
 }

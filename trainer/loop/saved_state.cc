@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/log.h"
 #include "base/read_file.h"
@@ -105,9 +106,10 @@ absl::StatusOr<Needs> NeedsOf(const Manifest& manifest, const std::string& path,
     }
     const BufferLayout& buffer = manifest.buffers[found->second];
     if (buffer.dtype != DType::kF32 || buffer.elements != spec.whole_elements()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(path, ": buffer '", name, "' has ", buffer.elements, " elements of ",
-                       NameOf(buffer.dtype), " instead of ", spec.whole_elements(), " of F32"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          path, ": buffer '", name, "' has ", absl::StrJoin(buffer.shape, " x "), " = ",
+          buffer.elements, " elements of ", NameOf(buffer.dtype), " instead of ",
+          absl::StrJoin(spec.whole_shape, " x "), " = ", spec.whole_elements(), " of F32"));
     }
     all.needs.push_back({found->second, PlaceOf(runs)});
     all.places.push_back(place);

@@ -70,6 +70,7 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
   options.micro_steps = plan_.pipeline.micro_batches;
   options.reduce_fp32 = plan_.ReducesInFp32(config_);
   options.zero_stage = config_.zero_stage;
+  options.tables_alone = plan_.PutsAllOff(config_);
   options.bucket_bytes = config_.bucket_bytes;
   options.decay_all = config_.optimizer.decay_all;
   const ModelPart part = plan_.PartOf(stage(), groups_->tensor->rank(), groups_->expert->rank());
@@ -311,7 +312,11 @@ absl::Status Stepper::AccountWaits(StepResult& result) {
 absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss,
                                                const absl::Status& batch_read,
                                                bool stop_requested) {
-  const double squares = parameters_->SumSquares();
+  double squares = 0;
+  {
+    TraceScope scope(trace_, "gradient norm", kOptimizerTrack, step);
+    squares = parameters_->SumSquares();
+  }
   // All ranks of a tensor group have the same loss; one of them counts.
   const double counted_loss = groups_->tensor->rank() == 0 ? loss : 0;
   std::array<double, 8> sums = {squares,
@@ -342,10 +347,13 @@ absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss,
     return LeaveOut(std::move(result), ExplainNonFinite(step, loss, squares));
   }
   const double clip = ClipScale(config_.optimizer, result.gradient_norm);
-  WEFT_RETURN_IF_ERROR(parameters_->Update({.step = step,
-                                            .left_out = loss_scale_.left_out(),
-                                            .learning_rate = result.learning_rate,
-                                            .gradient_scale = clip / loss_scale_.value()}));
+  {
+    TraceScope scope(trace_, "update", kOptimizerTrack, step);
+    WEFT_RETURN_IF_ERROR(parameters_->Update({.step = step,
+                                              .left_out = loss_scale_.left_out(),
+                                              .learning_rate = result.learning_rate,
+                                              .gradient_scale = clip / loss_scale_.value()}));
+  }
   loss_scale_.Adapt(/*is_finite=*/true);
   WEFT_RETURN_IF_ERROR(AccountWaits(result));
   return result;

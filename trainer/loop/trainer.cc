@@ -322,6 +322,7 @@ class Run {
 
   absl::StatusOr<Batch> NextBatch(int64_t step) {
     TraceScope scope(trace_, "data", kComputeTrack, step);
+    TraceScope wait(trace_, "data wait", kDataWaitTrack, step);
     const WorkScope work(Work::kData);
     return loader_->Next();
   }

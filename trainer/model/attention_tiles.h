@@ -38,7 +38,8 @@ struct AttentionTile {
   Mask mask = kNone;
 };
 
-// Every query in a tile sees at least one key there. `window` 0: none.
+// Every query in a tile sees at least one key there. `window` 0: none; then rows that lie side by
+// side share a tile where they may: a tile costs a pass over the sums of its rows.
 std::vector<AttentionTile> AttentionTiles(absl::Span<const TokenSpan> queries,
                                           absl::Span<const TokenSpan> keys, int64_t window);
 
@@ -60,12 +61,21 @@ AttentionOutputs EmptyAttention(const at::Tensor& query);
 // together with what `sum` has.
 void AddAttention(KernelLibrary library, const AttentionInputs& inputs,
                   const std::vector<AttentionTile>& tiles, int64_t window, AttentionOutputs& sum);
+// The same for the first keys, without sums before: outputs over the keys of the tiles alone. In
+// fp32, or in the type of the inputs where one tile has every query.
+AttentionOutputs AttendTiles(KernelLibrary library, const AttentionInputs& inputs,
+                             const std::vector<AttentionTile>& tiles, int64_t window);
 // Adds the tiles' part of the gradients to `gradients` (fp32, shapes of the inputs). `outputs` are
 // those over all keys, `out` in the type of the inputs.
 void AddAttentionBackward(KernelLibrary library, const at::Tensor& dout,
                           const AttentionInputs& inputs, const AttentionOutputs& outputs,
                           const std::vector<AttentionTile>& tiles, int64_t window,
                           const AttentionInputs& gradients);
+// The same without sums before: `gradients`, of any type, are overwritten, with 0 where no tile is.
+void AttendTilesBackward(KernelLibrary library, const at::Tensor& dout,
+                         const AttentionInputs& inputs, const AttentionOutputs& outputs,
+                         const std::vector<AttentionTile>& tiles, int64_t window,
+                         const AttentionInputs& gradients);
 
 // All keys of whole samples: the same without sums in fp32 where one tile covers everything, as it
 // does for our own loops.

@@ -55,9 +55,30 @@ void AroundTheRing(const ContextAxis& axis, const AttentionInputs& inputs, int64
   }
 }
 
-at::Tensor ZerosInFp32(const at::Tensor& like) {
-  return at::zeros(like.sizes(), like.options().dtype(at::kFloat));
-}
+// One half of what the gradients of a rank's own keys take: some samples, or some heads where there
+// is one sample, so that neither half adds to what the other has written.
+class Half {
+ public:
+  Half(const AttentionInputs& inputs, bool is_last)
+      : dim_(inputs.key.size(0) > 1 ? 0 : 1), units_(inputs.key.size(dim_)) {
+    const int64_t middle = (units_ + 1) / 2;
+    begin_ = is_last ? middle : 0;
+    count_ = is_last ? units_ - middle : middle;
+  }
+  bool empty() const { return count_ == 0; }
+  // x: [B, heads, ...]; several heads of queries may go with one of keys.
+  at::Tensor Of(const at::Tensor& x) const {
+    const int64_t unit = x.size(dim_) / units_;
+    return x.narrow(dim_, begin_ * unit, count_ * unit);
+  }
+  AttentionInputs Of(const AttentionInputs& all) const {
+    return {Of(all.query), Of(all.key), Of(all.value)};
+  }
+
+ private:
+  const int64_t dim_, units_;
+  int64_t begin_ = 0, count_ = 0;
+};
 
 // [ranks, B, heads, rows, width], part i to and from rank i.
 at::Tensor ExchangeParts(const ContextAxis& axis, const at::Tensor& parts) {
@@ -87,10 +108,16 @@ at::Tensor ContextAxis::PositionsOf(int rank, int64_t length) const {
 
 AttentionOutputs AttendAround(const ContextAxis& axis, KernelLibrary library,
                               const AttentionInputs& inputs, int64_t window) {
-  AttentionOutputs sum = EmptyAttention(inputs.query);
+  AttentionOutputs sum;
   AroundTheRing(axis, inputs, window,
                 [&](const at::Tensor& block, const std::vector<AttentionTile>& tiles) {
-                  AddAttention(library, {inputs.query, block[0], block[1]}, tiles, window, sum);
+                  const AttentionInputs here{inputs.query, block[0], block[1]};
+                  if (sum.out.defined()) {
+                    AddAttention(library, here, tiles, window, sum);
+                    return;
+                  }
+                  sum = AttendTiles(library, here, tiles, window);
+                  sum.out = sum.out.to(at::kFloat);
                 });
   return {sum.out.to(inputs.query.scalar_type()), sum.logsumexp};
 }
@@ -98,36 +125,44 @@ AttentionOutputs AttendAround(const ContextAxis& axis, KernelLibrary library,
 void AttendAroundBackward(const ContextAxis& axis, KernelLibrary library, const at::Tensor& dout,
                           const AttentionInputs& inputs, const AttentionOutputs& outputs,
                           int64_t window, const AttentionInputs& gradients) {
-  const at::Tensor dquery = ZerosInFp32(inputs.query);
-  auto gradients_of = [&](const at::Tensor& block, const std::vector<AttentionTile>& tiles) {
-    at::Tensor part = ZerosInFp32(block);
-    AddAttentionBackward(library, dout, {inputs.query, block[0], block[1]}, outputs, tiles, window,
-                         {dquery, part[0], part[1]});
-    return part;
+  // The gradients of this rank's own keys go nowhere: they are written where they belong, one half
+  // under the first hop of the keys, the other under the last hop of the others' gradients.
+  std::vector<AttentionTile> own_tiles;
+  auto compute_own = [&](bool is_last) {
+    const Half half(inputs, is_last);
+    if (half.empty()) return;
+    AttendTilesBackward(library, half.Of(dout), half.Of(inputs),
+                        {half.Of(outputs.out), half.Of(outputs.logsumexp)}, own_tiles, window,
+                        half.Of(gradients));
   };
-  Hop hop;  // gradients of the keys and values at hand, on their way here
-  // Some tiles of this rank's own keys are computed first, under the first hop of the keys, and the
-  // others last, under the last hop of the gradients.
-  at::Tensor own_block;
-  std::vector<AttentionTile> own_last;
+  const auto fp32 = inputs.query.options().dtype(at::kFloat);
+  at::Tensor dquery;  // of the others' keys
+  Hop hop;            // gradients of the keys and values at hand, on their way here
+  bool is_own = true;
   AroundTheRing(axis, inputs, window,
-                [&](const at::Tensor& block, std::vector<AttentionTile> tiles) {
-                  const bool is_own = !own_block.defined();
-                  if (is_own) {
-                    const auto middle = tiles.begin() + static_cast<int64_t>(tiles.size()) / 2;
-                    own_block = block;
-                    own_last.assign(middle, tiles.end());
-                    tiles.erase(middle, tiles.end());
+                [&](const at::Tensor& block, const std::vector<AttentionTile>& tiles) {
+                  if (std::exchange(is_own, false)) {
+                    own_tiles = tiles;
+                    compute_own(/*is_last=*/false);
+                    return;
                   }
-                  at::Tensor part = gradients_of(block, tiles);
-                  if (!is_own) part.add_(FinishHop(axis, hop));
+                  const at::Tensor part = at::empty(block.sizes(), fp32);
+                  const at::Tensor dquery_part = at::empty(inputs.query.sizes(), fp32);
+                  AttendTilesBackward(library, dout, {inputs.query, block[0], block[1]}, outputs,
+                                      tiles, window, {dquery_part, part[0], part[1]});
+                  if (dquery.defined()) {
+                    dquery.add_(dquery_part);
+                    part.add_(FinishHop(axis, hop));
+                  } else {
+                    dquery = dquery_part;
+                  }
                   hop = StartHop(axis, part, kGradientsTag);
                 });
-  at::Tensor own = gradients_of(own_block, own_last);
-  own.add_(FinishHop(axis, hop));
-  gradients.query.copy_(dquery);
-  gradients.key.copy_(own[0]);
-  gradients.value.copy_(own[1]);
+  compute_own(/*is_last=*/true);
+  gradients.query.add_(dquery);
+  const at::Tensor others = FinishHop(axis, hop);
+  gradients.key.add_(others[0]);
+  gradients.value.add_(others[1]);
 }
 
 std::vector<at::Tensor> ToHeads(const ContextAxis& axis, const std::vector<at::Tensor>& tensors) {

@@ -7,7 +7,8 @@
 // such cut). Keys and values go around the ring of ranks; those of one rank are passed on while
 // attention on them is computed, and outputs are brought together by their log of sums. In the
 // backward pass keys and values go around once more and their gradients travel with them, one hop
-// behind; a part of the work on a rank's own keys is left for the gradients' last hop home.
+// behind, without the part that a rank has for its own keys: of the work on these, half is done
+// under the keys' first hop, half under the gradients' last one home.
 //
 // Ulysses (Jacobs et al., "DeepSpeed Ulysses", 2023): rank r has the r-th of C stretches;
 // all-to-all exchanges give each rank all tokens of some heads for attention, and back.

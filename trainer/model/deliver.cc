@@ -35,14 +35,22 @@ void DeliverBias(const Context& context, int bias, const at::Tensor& dy) {
 
 }  // namespace
 
-void Deliver(const Context& context, int parameter, const at::Tensor& gradient) {
+void DeliverNow(const Context& context, int parameter, const at::Tensor& gradient) {
   DeliverTo(context.sink->Begin(parameter), gradient);
   context.sink->End(parameter);
 }
 
+void Deliver(const Context& context, int parameter, const at::Tensor& gradient) {
+  if (!PutsAllOff(context)) return DeliverNow(context, parameter, gradient);
+  context.deferred->Add(
+      [context, parameter, gradient] { DeliverNow(context, parameter, gradient); });
+}
+
 void DeliverLinear(const Context& context, const ParameterPair& layer, const at::Tensor& dy,
                    const at::Tensor& x) {
-  auto deliver = [context, layer, dy, x] {
+  Context now = context;  // in the closure nothing is put off again
+  now.deferred = nullptr;
+  auto deliver = [context = now, layer, dy, x] {
     const WorkScope scope(Work::kGradients);
     DeliverWeight(context, layer.weight, dy, x);
     if (layer.bias >= 0) DeliverBias(context, layer.bias, dy);

@@ -79,8 +79,15 @@ inline void InputGradientInto(const Context& context, const at::Tensor& dy, int 
   Multiply(context.model->gemm(), dy, context.model->parameter(weight), out, /*add=*/false, {},
            context.model->packed(weight, GemmPass::kInputGradient));
 }
+// Whether a backward pass puts off every gradient but those of the tables of tokens: the sink wants
+// a micro-batch's gradients before the next one's, and those of matrices come in the weight pass.
+inline bool PutsAllOff(const Context& context) {
+  return context.deferred != nullptr && !context.sink->TakesAnyOrder();
+}
 void DeliverTo(const GradientTarget& target, const at::Tensor& gradient);
-// The whole gradient of a parameter.
+// The whole gradient of a parameter, now.
+void DeliverNow(const Context& context, int parameter, const at::Tensor& gradient);
+// The same, or in the weight pass where the backward pass puts all off.
 void Deliver(const Context& context, int parameter, const at::Tensor& gradient);
 // dweight = dy^T * x, written by the matrix product itself where the types agree, and
 // dbias = the sum of dy over its rows; now, or when the deferred gradients run.

@@ -91,10 +91,11 @@ void FinishRound(const ExpertAxis& axis, RoundTrip& trip) {
   for (Pending& pending : trip.pending) axis.Wait(pending);
 }
 
-// Sums of rows by token, in fp32: [tokens, width].
-at::Tensor SumByToken(int64_t tokens, const at::Tensor& token, const at::Tensor& rows) {
+// Sums of rows by token, times `scale`, in fp32: [tokens, width].
+at::Tensor SumByToken(int64_t tokens, const at::Tensor& token, const at::Tensor& rows,
+                      double scale = 1) {
   return at::zeros({tokens, rows.size(1)}, rows.options().dtype(at::kFloat))
-      .index_add_(0, token, rows.to(at::kFloat));
+      .index_add_(0, token, rows.to(at::kFloat), scale);
 }
 
 struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
@@ -146,7 +147,10 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
     const at::Tensor token = slots.div(config.top_k, "floor");
     const at::Tensor dy = gradients[0].contiguous();
     const at::Tensor drows = dy.index_select(0, token).to(at::kFloat);
-    const at::Tensor weight = weights.flatten().index_select(0, slots).unsqueeze(1);
+    // Gradients go to the experts times the scale of the gradients of their parameters, so that
+    // nothing is scaled there, and come back times it.
+    const double scale = axis.gradient_scale();
+    const at::Tensor weight = weights.flatten().index_select(0, slots).unsqueeze(1) * scale;
     const at::Tensor dweights = at::zeros({weights.numel()}, weights.options().dtype(at::kFloat))
                                     .index_copy_(0, slots, (drows * returned.to(at::kFloat)).sum(1))
                                     .view(weights.sizes());
@@ -171,15 +175,15 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
       auto own = [begin = plan.PieceBegin(first), count](const at::Tensor& rows) {
         return rows.narrow(0, begin, count);
       };
-      auto scaled = [&](const at::Tensor& rows) {
-        return axis.gradient_scale() == 1 ? own(rows) : own(rows) * axis.gradient_scale();
-      };
-      DeliverLinear(context, experts[expert].in, scaled(dinner), own(received));
-      DeliverLinear(context, experts[expert].out, scaled(dresults), Activated(config, own(inner)));
+      DeliverLinear(context, experts[expert].in, own(dinner), own(received));
+      DeliverLinear(context, experts[expert].out, own(dresults), Activated(config, own(inner)));
     }
     FinishRound(axis, trip);
-    return {
-        SumByToken(dy.size(0), token, trip.returned).to(dy.scalar_type()), dweights, {}, {}, {}};
+    return {SumByToken(dy.size(0), token, trip.returned, 1 / scale).to(dy.scalar_type()),
+            dweights,
+            {},
+            {},
+            {}};
   }
 };
 

@@ -59,6 +59,8 @@ Gpt::Gpt(const ModelConfig& config, const ModelPart& part, int chunk,
       projections = {FindPair(name + ".attention.q"), FindPair(name + ".attention.kv")};
     }
     blocks_.push_back({layer,
+                       chunk_.Has(layer, BlockHalf::kAttention),
+                       chunk_.Has(layer, BlockHalf::kFeedForward),
                        FindPair(name + ".norm1"),
                        std::move(projections),
                        FindPair(name + ".attention.out"),
@@ -160,9 +162,13 @@ at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x, int64_t length
     }
     return drops ? Sum(before, Drop(out, FfnPlace(block.layer), options)) : out;
   };
-  auto [normed, residual] = operations::Norm(context, x, block.norm1);
-  at::Tensor middle = attention(normed, residual);
-  if (config_.block == BlockKind::kParallel) return ffn(normed, middle);
+  at::Tensor middle = x;
+  if (block.has_attention) {
+    auto [normed, residual] = operations::Norm(context, x, block.norm1);
+    middle = attention(normed, residual);
+    if (config_.block == BlockKind::kParallel) return ffn(normed, middle);
+  }
+  if (!block.has_ffn) return middle;
   auto [normed2, residual2] = operations::Norm(context, middle, block.norm2);
   return ffn(normed2, residual2);
 }
@@ -172,12 +178,12 @@ at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x, int64_t length
 // all.
 at::Tensor Gpt::RunSplitBlock(const Block& block, const at::Tensor& x, int64_t length,
                               const ForwardOptions& options) const {
+  if (config_.block == BlockKind::kSerial) return RunSplitSerial(block, x, length, options);
   operations::Context context{this, options.sink, options.deferred};
   auto [normed, residual] = operations::Norm(context, x, block.norm1);
-  const bool mixes = block.router >= 0;
   // Without dropout both branches are added up by one reduce-scatter.
   const bool drops = options.dropout && config_.dropout > 0;
-  if (config_.block == BlockKind::kParallel && !mixes) {
+  if (block.router < 0) {
     std::vector<Pair> layers = block.projections;
     layers.push_back(block.ffn_in);
     std::vector<at::Tensor> columns = operations::GatherLinear(context, normed, layers);
@@ -199,17 +205,35 @@ at::Tensor Gpt::RunSplitBlock(const Block& block, const at::Tensor& x, int64_t l
     return Sum(Sum(residual, Drop(attended, AttentionPlace(block.layer), options)),
                Drop(fed, FfnPlace(block.layer), options));
   }
-  std::vector<operations::Region> mixing, activating;
+  const at::Tensor middle = AttendSplit(block, normed, residual, length, options);
+  return Sum(middle, MixExperts(block, normed, length, options));
+}
+
+// The sum of `residual` and the attention of a block's normed rows.
+at::Tensor Gpt::AttendSplit(const Block& block, const at::Tensor& normed,
+                            const at::Tensor& residual, int64_t length,
+                            const ForwardOptions& options) const {
+  operations::Context context{this, options.sink, options.deferred};
+  std::vector<operations::Region> mixing;
   at::Tensor mixed = Mix(block, operations::GatherLinear(context, normed, block.projections),
                          length, options, mixing);
   at::Tensor attended = operations::DropResult(
       operations::LinearScatter(context, {mixed}, {block.attention_out}), mixing);
-  at::Tensor middle = Sum(residual, Drop(attended, AttentionPlace(block.layer), options));
-  if (config_.block == BlockKind::kParallel) {
-    return Sum(middle, MixExperts(block, normed, length, options));
+  return Sum(residual, Drop(attended, AttentionPlace(block.layer), options));
+}
+
+at::Tensor Gpt::RunSplitSerial(const Block& block, const at::Tensor& x, int64_t length,
+                               const ForwardOptions& options) const {
+  operations::Context context{this, options.sink, options.deferred};
+  at::Tensor middle = x;
+  if (block.has_attention) {
+    auto [normed, residual] = operations::Norm(context, x, block.norm1);
+    middle = AttendSplit(block, normed, residual, length, options);
   }
+  if (!block.has_ffn) return middle;
   auto [normed2, residual2] = operations::Norm(context, middle, block.norm2);
-  if (mixes) return Sum(residual2, MixExperts(block, normed2, length, options));
+  if (block.router >= 0) return Sum(residual2, MixExperts(block, normed2, length, options));
+  std::vector<operations::Region> activating;
   at::Tensor inner = Activated(block, operations::GatherLinear(context, normed2, {block.ffn_in})[0],
                                options, activating);
   at::Tensor fed = operations::DropResult(

@@ -175,6 +175,7 @@ class Gpt {
   using Pair = ParameterPair;
   struct Block {
     int64_t layer = 0;
+    bool has_attention = true, has_ffn = true;  // of a serial block one may be in another chunk
     Pair norm1;
     std::vector<Pair> projections;  // of queries, keys and values
     Pair attention_out, norm2, ffn_in, ffn_out;
@@ -200,6 +201,10 @@ class Gpt {
                        std::vector<operations::Region>& regions) const;
   at::Tensor RunSplitBlock(const Block& block, const at::Tensor& x, int64_t length,
                            const ForwardOptions& options) const;
+  at::Tensor RunSplitSerial(const Block& block, const at::Tensor& x, int64_t length,
+                            const ForwardOptions& options) const;
+  at::Tensor AttendSplit(const Block& block, const at::Tensor& normed, const at::Tensor& residual,
+                         int64_t length, const ForwardOptions& options) const;
   at::Tensor Drop(const at::Tensor& x, int64_t place, const ForwardOptions& options) const;
   at::Tensor Head(const at::Tensor& x, int64_t length, const ForwardOptions& options) const;
 

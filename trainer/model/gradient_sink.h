@@ -24,12 +24,14 @@ class GradientSink {
   virtual GradientTarget Begin(int parameter) = 0;
   virtual void End(int parameter) = 0;
   // Whether Begin and End may come before the backward pass that they belong to, while other
-  // micro-batches' are still to come.
+  // micro-batches' are still to come, and micro-batches of a parameter's neighbours be mixed. Where
+  // not, those of a chunk come one micro-batch after the other, but for the tables of tokens.
   virtual bool TakesAnyOrder() const { return true; }
 };
 
 // Gradients of weights that a backward pass puts off, to be computed later, in order: the weight
-// pass of pipeline schedules that split the backward pass.
+// pass of pipeline schedules that split the backward pass. Where the sink does not take any order,
+// the other gradients wait with them.
 class DeferredGradients {
  public:
   void Add(std::function<void()> work) { work_.push_back(std::move(work)); }

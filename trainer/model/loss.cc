@@ -170,7 +170,8 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
   static variable_list backward(AutogradContext* ctx, const variable_list& /*gradients*/) {
     const Context context = SavedContext(ctx);
     const variable_list saved = ctx->get_saved_variables();
-    if (saved[1].defined()) Deliver(context, SavedPair(ctx).weight, saved[1]);
+    // Not in the weight pass: the logits' gradient is gone, and this one is large.
+    if (saved[1].defined()) DeliverNow(context, SavedPair(ctx).weight, saved[1]);
     return {saved[0], {}, {}, {}};
   }
 };

@@ -165,13 +165,18 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     ByType(dy.scalar_type(), [&, table = table, positions = positions](auto type) {
       using T = decltype(type);
       const kernels::TypedKernels<T>& kernels = KernelsOf(dy).Of<T>();
-      if (positions >= 0 && context.model->places().defined()) {
-        const at::Tensor& places = context.model->places();
-        at::Tensor here = at::empty({places.size(0), dy.size(1)}, fp32);
+      const at::Tensor& places = context.model->places();
+      if (positions >= 0 && (places.defined() || PutsAllOff(context))) {
+        at::Tensor here = at::empty({tokens.size(1), dy.size(1)}, fp32);
         kernels::PositionBackward(kernels, dy.size(0), dy.size(1), tokens.size(1), Data<T>(dy),
                                   /*add=*/false, Data<float>(here));
         at::Tensor all = at::zeros(context.model->parameter(positions).sizes(), fp32);
-        Deliver(context, positions, all.index_copy_(0, places, here));
+        if (places.defined()) {
+          all.index_copy_(0, places, here);
+        } else {
+          all.narrow(0, 0, tokens.size(1)).copy_(here);
+        }
+        Deliver(context, positions, all);
       } else if (positions >= 0) {
         // A shorter sample than the table leaves the rest without a gradient.
         const bool is_shorter = tokens.size(1) < context.model->parameter(positions).size(0);

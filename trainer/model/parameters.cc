@@ -77,7 +77,11 @@ class Builder {
       Table("embedding.position", config_.sequence, -1, 1, SharedBy::kNobody, true);
     }
   }
-  void Block(int64_t layer) {
+  void Block(int64_t layer, const ModelChunk& chunk_of_layer) {
+    if (chunk_of_layer.Has(layer, BlockHalf::kAttention)) Attention(layer);
+    if (chunk_of_layer.Has(layer, BlockHalf::kFeedForward)) FeedForward(layer);
+  }
+  void Attention(int64_t layer) {
     double output_deviation = kDeviation / std::sqrt(2.0 * static_cast<double>(config_.layers));
     std::string name = absl::StrCat("block.", layer);
     int64_t hidden = config_.hidden;
@@ -92,6 +96,11 @@ class Builder {
       ColumnParallel(name + ".attention.kv", 2 * config_.KvHidden(), hidden, 2, cut ? 0 : -1);
     }
     RowParallel(name + ".attention.out", hidden, hidden, output_deviation);
+  }
+  void FeedForward(int64_t layer) {
+    double output_deviation = kDeviation / std::sqrt(2.0 * static_cast<double>(config_.layers));
+    std::string name = absl::StrCat("block.", layer);
+    int64_t hidden = config_.hidden;
     if (config_.block == BlockKind::kSerial) Norm(name + ".norm2");
     if (config_.HasExperts()) {
       Experts(name, output_deviation);
@@ -203,6 +212,10 @@ bool IsBlockMatrix(const ParameterSpec& spec) {
   return spec.shape.size() == 2 && absl::StartsWith(spec.name, "block.");
 }
 
+bool IsTokenTable(const ParameterSpec& spec) {
+  return spec.name == "embedding.token" || spec.name == "head.weight";
+}
+
 ModelChunk ChunkOf(const ModelConfig& config, int depth, int index) {
   auto [first, count] = ShareOf(config.layers, depth, index);
   return {first, first + count, index == 0, index == depth - 1};
@@ -222,7 +235,7 @@ std::vector<ParameterSpec> GptParameters(const ModelConfig& config, const ModelP
       ++builder.unit;
     }
     for (int64_t layer = chunk.first_layer; layer < chunk.end_layer; ++layer) {
-      builder.Block(layer);
+      builder.Block(layer, chunk);
       ++builder.unit;
     }
     if (chunk.has_head) {

@@ -18,12 +18,24 @@
 
 namespace weft::train {
 
+// The halves of a serial block: attention with its norm, and the feed-forward part or the experts
+// with theirs.
+enum class BlockHalf : uint8_t { kAttention, kFeedForward };
+
 // Consecutive layers of the model, with what stands before the first and behind the last of all.
 struct ModelChunk {
   int64_t first_layer = 0;
   int64_t end_layer = 0;
   bool has_embedding = true;
-  bool has_head = true;  // the last norm and the output projection
+  bool has_head = true;         // the last norm and the output projection
+  bool begins_halfway = false;  // the first layer's attention is in the chunk before
+  bool ends_halfway = false;    // the last layer's other half is in the chunk behind
+
+  bool Has(int64_t layer, BlockHalf half) const {
+    if (layer < first_layer || layer >= end_layer) return false;
+    return half == BlockHalf::kAttention ? layer > first_layer || !begins_halfway
+                                         : layer + 1 < end_layer || !ends_halfway;
+  }
 };
 
 // What of the model a rank holds.
@@ -76,6 +88,8 @@ Precision PrecisionOf(at::ScalarType type);
 
 // A matrix of a block, not a table of tokens or positions.
 bool IsBlockMatrix(const ParameterSpec& spec);
+// The embedding of tokens, or an output projection of its own.
+bool IsTokenTable(const ParameterSpec& spec);
 // FNV-1a: what a parameter's random draws begin with.
 uint64_t HashName(const std::string& name);
 

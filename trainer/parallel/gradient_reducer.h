@@ -37,9 +37,9 @@ class GradientReducer final : public GradientSink {
   // Both outlive this object.
   GradientReducer(const ParameterStore* store, const ParallelGroups* groups);
 
-  // Before the first backward pass of a step. Backward passes of one parameter come one micro-batch
-  // after the other; stages 2 and 3 need each bucket's to be whole before the next micro-batch
-  // begins.
+  // Before the first backward pass of a step. Stages 2 and 3 need a bucket of several parameters to
+  // be whole before its next micro-batch begins. A parameter that is alone in its bucket may come
+  // in any order: what is reduced is added up.
   void BeginStep();
   GradientTarget Begin(int parameter) override;
   void End(int parameter) override;

@@ -12,13 +12,13 @@ int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit 
 }  // namespace
 
 std::vector<BucketLayout> LayOut(absl::Span<const ParameterSpec> parameters, Bytes bucket_bytes,
-                                 int64_t element_size, int ranks, bool by_unit) {
+                                 int64_t element_size, int ranks, bool by_unit, bool tables_alone) {
   std::vector<BucketLayout> buckets;
   // By what a bucket's parameters have in common.
   std::map<std::tuple<SharedBy, int, int>, size_t> open;
   for (int i = static_cast<int>(parameters.size()) - 1; i >= 0; --i) {
     const ParameterSpec& spec = parameters[static_cast<size_t>(i)];
-    const bool is_alone = spec.is_matrix && spec.split_dim == 0 && !IsBlockMatrix(spec);
+    const bool is_alone = IsTokenTable(spec) && (spec.split_dim == 0 || tables_alone);
     const std::tuple<SharedBy, int, int> key(spec.shared, spec.chunk, by_unit ? spec.unit : 0);
     size_t index = buckets.size();
     if (!is_alone) index = open.try_emplace(key, index).first->second;

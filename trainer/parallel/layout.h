@@ -44,9 +44,11 @@ struct ShardSlice {
 // A bucket is closed once it holds `bucket_bytes` of elements of `element_size` bytes. `by_unit`:
 // and at the end of each unit. A table of tokens that is cut over a tensor axis is a bucket of its
 // own: the axis's ranks may hold more and fewer rows of it, and their other buckets are alike,
-// since an optimizer brings the parts of matrices together bucket by bucket.
+// since an optimizer brings the parts of matrices together bucket by bucket. `tables_alone`: so is
+// every table of tokens, whose gradients come when those of its neighbours do not.
 std::vector<BucketLayout> LayOut(absl::Span<const ParameterSpec> parameters, Bytes bucket_bytes,
-                                 int64_t element_size, int ranks, bool by_unit);
+                                 int64_t element_size, int ranks, bool by_unit,
+                                 bool tables_alone = false);
 std::vector<ShardSlice> SlicesOf(const BucketLayout& bucket, int rank);
 // The same, neighbours without a gap as one (of the first one's parameter).
 std::vector<ShardSlice> RunsOfShard(const BucketLayout& bucket, int rank);

@@ -23,9 +23,9 @@ ParameterStore::ParameterStore(std::vector<ParameterSpec> parameters, const Shar
       compute_type_(TypeOf(options.precision)) {
   tensors_.resize(parameters_.size());
   places_.resize(parameters_.size());
-  std::vector<BucketLayout> layouts =
-      LayOut(parameters_, options_.bucket_bytes,
-             static_cast<int64_t>(c10::elementSize(compute_type_)), ranks_, ComesAndGoes());
+  std::vector<BucketLayout> layouts = LayOut(parameters_, options_.bucket_bytes,
+                                             static_cast<int64_t>(c10::elementSize(compute_type_)),
+                                             ranks_, ComesAndGoes(), options_.tables_alone);
   buckets_.resize(layouts.size());
   for (size_t b = 0; b < layouts.size(); ++b) {
     buckets_[b].layout = std::move(layouts[b]);

@@ -31,7 +31,8 @@ struct ShardedOptions {
   bool stochastic_rounding = false;        // bf16 alone, no fp32 values
   bool reduce_fp32 = false;                // gradients cross the ranks in fp32
   int zero_stage = 1;
-  int micro_steps = 1;  // backward passes a step
+  int micro_steps = 1;        // backward passes a step
+  bool tables_alone = false;  // tables of tokens are buckets of their own (layout.h)
   Bytes bucket_bytes = MiB(4);
   bool decay_all = false;
   uint64_t seed = 0;  // of stochastic rounding

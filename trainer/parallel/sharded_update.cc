@@ -15,10 +15,11 @@ namespace weft::train {
 namespace {
 
 using kernels::Bf16;
-using kernels::Kernels;
 
-// Elements of values in bf16 that are widened at a time: they stay in the first-level cache.
+// Elements of values in bf16 that are widened at a time: on a CPU they stay in the first-level
+// cache; a GPU has enough to do with so many that launches do not count, in 16 MiB.
 constexpr int64_t kBlock = 4096;
+constexpr int64_t kBlockOfDevice = 4 << 20;
 // Elements that a thread updates before it rounds them to the compute type: with gradients and
 // states they stay in the second-level cache, so that values are read from memory once.
 constexpr int64_t kBlockOfThread = 32768;
@@ -114,15 +115,20 @@ void ShardedUpdate::OnValues(const OptimizerStep& step, size_t index, const Owne
   key = SplitMix64(key) + static_cast<uint64_t>(step.step);
   key = SplitMix64(key);
   Bf16* values = static_cast<Bf16*>(bucket.owned.data_ptr()) + slice.at;
-  std::array<float, kBlock> block;
-  for (int64_t at = 0; at < slice.elements; at += kBlock) {
-    Stretch part = PartOfStretch(whole, at, std::min(kBlock, slice.elements - at));
-    part.values = block.data();
-    Kernels().fp32.widen(part.elements, values + at, block.data());
+  const kernels::Fp32Kernels& kernels = whole.table->fp32;
+  const bool on_device = GoesDeviceWay(bucket.owned);
+  const int64_t most = std::min(on_device ? kBlockOfDevice : kBlock, slice.elements);
+  std::array<float, kBlock> cached;
+  const at::Tensor memory =
+      on_device ? at::empty({most}, store_.OptionsOf(at::kFloat)) : at::Tensor();
+  float* const block = on_device ? memory.data_ptr<float>() : cached.data();
+  for (int64_t at = 0; at < slice.elements; at += most) {
+    Stretch part = PartOfStretch(whole, at, std::min(most, slice.elements - at));
+    part.values = block;
+    kernels.widen(part.elements, values + at, block);
     body(part, at);
     if (!changes) continue;
-    Kernels().fp32.round_stochastically(part.elements, key, slice.begin + at, block.data(),
-                                        values + at);
+    kernels.round_stochastically(part.elements, key, slice.begin + at, block, values + at);
   }
 }
 

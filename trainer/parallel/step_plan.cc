@@ -2,6 +2,8 @@
 #include "trainer/parallel/step_plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -16,20 +18,44 @@
 namespace weft::train {
 namespace {
 
-// The number of micro-batches where the config leaves it open: one without a pipeline; else the
-// most that divides the samples and is no more than four a stage, for a bubble of a fifth or less.
-// Ranks of a tensor axis have equally many of a micro-batch's tokens.
+// Where the config leaves their number open.
+constexpr int64_t kMicroBatchesMost = 1 << 10;
+
+// The tokens whose products take as long as what a micro-batch costs besides: it adds to the
+// gradient of every weight, 8 bytes of memory for 6 FLOPs a token. With 10 to 45 GB/s and 90 to 250
+// GFLOP/s of a core that is some 10 tokens in fp32; in bf16 products are two to five times as fast.
+// A GPU of 400 TFLOP/s and 3 TB/s takes 180, and has to be kept busy besides.
+int64_t TokensOfAMicroBatch(const TrainConfig& config) {
+  if (config.device == DeviceKind::kCuda) return 512;
+  return config.precision == Precision::kFp32 ? 12 : 64;
+}
+
+// The number of micro-batches where the config leaves it open: one without a pipeline; else that
+// which divides the samples and makes the step shortest: many make the bubble small, and each costs
+// something besides. Ranks of a tensor axis have equally many of a micro-batch's tokens.
 int DefaultMicroBatches(const TrainConfig& config, const StepPlan& plan) {
   const int stages = plan.sizes.pipeline;
   if (stages == 1) return 1;
-  const int64_t unit =
-      config.pipeline_schedule == topology::PipelineScheduleKind::kInterleaved ? stages : 1;
+  topology::PipelineSpec spec{
+      .kind = config.pipeline_schedule, .stages = stages, .chunks = config.pipeline_chunks};
+  const topology::PassDurations durations{.backward = SplitsBackward(spec.kind) ? 1.0 : 2.0};
+  const int64_t unit = spec.kind == topology::PipelineScheduleKind::kInterleaved ? stages : 1;
   const int64_t rows = plan.local_rows, tokens = plan.TokensHeld(config.model.sequence);
-  for (int64_t count = 4 * int64_t{stages}; count > 1; --count) {
+  const auto more = static_cast<double>(TokensOfAMicroBatch(config));
+  int best = 1;
+  double shortest = std::numeric_limits<double>::infinity();
+  for (int64_t count = 1; count <= std::min(rows, kMicroBatchesMost); ++count) {
     if (rows % count != 0 || count % unit != 0) continue;
-    if (rows / count * tokens % plan.sizes.tensor == 0) return static_cast<int>(count);
+    const int64_t at_once = rows / count * tokens;
+    if (at_once % plan.sizes.tensor != 0) continue;
+    spec.micro_batches = static_cast<int>(count);
+    const double time = (1 + more / static_cast<double>(at_once)) /
+                        (1 - topology::TheoreticalBubble(spec, durations));
+    if (time >= shortest) continue;
+    shortest = time;
+    best = spec.micro_batches;
   }
-  return 1;
+  return best;
 }
 
 // FLOPs of the model's end (its output projection), over those of a layer.
@@ -40,31 +66,79 @@ double EndCost(ModelConfig model) {
   return end / (TrainingFlopsPerToken(model) - end);
 }
 
-absl::StatusOr<std::vector<int64_t>> ChunkLayers(const TrainConfig& config,
+// Interleaved schedules take micro-batches in groups of as many as there are stages.
+absl::Status CheckGroups(const TrainConfig& config, const StepPlan& plan, int64_t count) {
+  const int64_t stages = plan.sizes.pipeline;
+  if (config.pipeline_schedule != topology::PipelineScheduleKind::kInterleaved ||
+      count % stages == 0) {
+    return absl::OkStatus();
+  }
+  const std::string samples =
+      absl::StrCat("parallel.schedule = interleaved needs a multiple of the ", stages,
+                   " stages as micro-batches; the ", plan.local_rows,
+                   " samples of a data-parallel rank (train.global_batch = ", config.global_batch,
+                   " / ", plan.sizes.data, ")");
+  if (config.micro_batch > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(samples, " make ", count, " of train.micro_batch = ", config.micro_batch));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(samples, " cannot be cut into so many equal ones",
+                   plan.sizes.tensor == 1 ? ""
+                                          : absl::StrCat(" whose tokens ", plan.sizes.tensor,
+                                                         " ranks of the tensor axis can share")));
+}
+
+// FLOPs of a layer's attention and its projections, over those of the layer.
+double AttentionCost(ModelConfig model) {
+  const int64_t chosen = model.HasExperts() ? model.top_k : 1;
+  const int64_t router = model.HasExperts() ? model.experts * model.hidden : 0;
+  const double second = 6 * static_cast<double>(chosen * model.FeedForwardElements() + router);
+  model.layers = 0;
+  const double end = TrainingFlopsPerToken(model);
+  model.layers = 1;
+  return 1 - second / (TrainingFlopsPerToken(model) - end);
+}
+
+absl::StatusOr<std::vector<int64_t>> ChunkHalves(const TrainConfig& config,
                                                  const topology::PipelineSpec& spec) {
   const ModelConfig& model = config.model;
-  if (config.pipeline_stages == "auto") return BalanceLayers(spec, model.layers, EndCost(model));
-  if (config.pipeline_stages == "even") return BalanceLayers(spec, model.layers, 0);
+  if (config.pipeline_stages == "auto" || config.pipeline_stages == "even") {
+    const double end = config.pipeline_stages == "auto" ? EndCost(model) : 0;
+    if (end > 0 && model.block == BlockKind::kSerial) {
+      return BalanceHalfLayers(spec, model.layers, AttentionCost(model), end);
+    }
+    std::vector<int64_t> halves = BalanceLayers(spec, model.layers, end);
+    for (int64_t& count : halves) count *= 2;
+    return halves;
+  }
   auto refuse = [&](const std::string& what) {
     return absl::InvalidArgumentError(
         absl::StrCat("parallel.stages = ", config.pipeline_stages, ": ", what));
   };
-  std::vector<int64_t> layers;
+  std::vector<int64_t> halves;
   int64_t sum = 0;
   for (absl::string_view text : absl::StrSplit(config.pipeline_stages, ',')) {
-    if (!absl::SimpleAtoi(text, &layers.emplace_back()) || layers.back() < 1) {
-      return refuse(absl::StrCat("'", text, "' is no number of layers, 1 or more"));
+    double layers = 0;
+    if (!absl::SimpleAtod(text, &layers) || layers < 0.5 || layers > 1 << 20 ||
+        std::floor(2 * layers) != 2 * layers) {
+      return refuse(absl::StrCat("'", text, "' is no number of layers or half layers"));
     }
-    sum += layers.back();
+    halves.push_back(static_cast<int64_t>(2 * layers));
+    sum += halves.back();
+    if (sum % 2 != 0 && model.block == BlockKind::kParallel) {
+      return refuse("layers of parallel blocks have no halves to be cut into");
+    }
   }
-  if (static_cast<int>(layers.size()) != spec.depth()) {
-    return refuse(absl::StrCat(layers.size(), " numbers; ", spec.stages, " stages x ", spec.chunks,
+  if (static_cast<int>(halves.size()) != spec.depth()) {
+    return refuse(absl::StrCat(halves.size(), " numbers; ", spec.stages, " stages x ", spec.chunks,
                                " chunks need ", spec.depth()));
   }
-  if (sum != model.layers) {
-    return refuse(absl::StrCat("their sum is ", sum, "; model.layers = ", model.layers));
+  if (sum != 2 * model.layers) {
+    return refuse(absl::StrCat("their sum is ", 0.5 * static_cast<double>(sum),
+                               "; model.layers = ", model.layers));
   }
-  return layers;
+  return halves;
 }
 
 }  // namespace
@@ -80,7 +154,8 @@ absl::StatusOr<StepPlan> StepPlan::Make(const TrainConfig& config, const Paralle
     return absl::InvalidArgumentError(
         absl::StrCat("train.global_batch = ", config.global_batch, " must be a multiple of the ",
                      sizes.data, " data-parallel ranks (tensor ", sizes.tensor, " x context ",
-                     sizes.context, " x data ", sizes.data, " x pipeline ", sizes.pipeline, ")"));
+                     sizes.context, " x data ", sizes.data, " x pipeline ", sizes.pipeline, "); ",
+                     MultiplesAround(config.global_batch, sizes.data)));
   }
   plan.local_rows = config.global_batch / sizes.data;
   WEFT_RETURN_IF_ERROR(CheckBatchFits(plan.local_rows, config.model.sequence));
@@ -95,6 +170,7 @@ absl::StatusOr<StepPlan> StepPlan::Make(const TrainConfig& config, const Paralle
         "each of ", sizes.data, " data-parallel ranks has ", plan.local_rows,
         " samples a step, which must be a multiple of train.micro_batch = ", config.micro_batch));
   }
+  WEFT_RETURN_IF_ERROR(CheckGroups(config, plan, count));
   const int64_t rows = plan.micro_rows * plan.TokensHeld(config.model.sequence);
   if (rows % sizes.tensor != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -107,14 +183,12 @@ absl::StatusOr<StepPlan> StepPlan::Make(const TrainConfig& config, const Paralle
                    .stages = sizes.pipeline,
                    .chunks = config.pipeline_chunks,
                    .micro_batches = static_cast<int>(count)};
-  WEFT_ASSIGN_OR_RETURN(plan.chunk_layers, ChunkLayers(config, plan.pipeline));
-  if (SplitsBackward(plan.pipeline.kind) && config.zero_stage >= 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("parallel.schedule = ", ToString(plan.pipeline.kind),
-                     " puts gradients of weights off across micro-batches, and parallel.zero = ",
-                     config.zero_stage, " reduces them with each; parallel.zero = 1 is right"));
-  }
+  WEFT_ASSIGN_OR_RETURN(plan.chunk_halves, ChunkHalves(config, plan.pipeline));
   return plan;
+}
+
+bool StepPlan::PutsAllOff(const TrainConfig& config) const {
+  return SplitsBackward(pipeline.kind) && config.zero_stage >= 2;
 }
 
 bool StepPlan::ReducesInFp32(const TrainConfig& config) const {
@@ -129,9 +203,15 @@ ModelPart StepPlan::PartOf(int stage, int tensor_rank, int expert_rank) const {
                  .expert_size = sizes.tensor * sizes.expert};
   for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
     const int depth = DepthOf(pipeline, stage, chunk);
-    const auto here = chunk_layers.begin() + depth;
-    const int64_t first = std::accumulate(chunk_layers.begin(), here, int64_t{0});
-    part.chunks.push_back({first, first + *here, depth == 0, depth == pipeline.depth() - 1});
+    const auto here = chunk_halves.begin() + depth;
+    const int64_t begin = std::accumulate(chunk_halves.begin(), here, int64_t{0});
+    const int64_t end = begin + *here;
+    part.chunks.push_back({.first_layer = begin / 2,
+                           .end_layer = (end + 1) / 2,
+                           .has_embedding = depth == 0,
+                           .has_head = depth == pipeline.depth() - 1,
+                           .begins_halfway = begin % 2 != 0,
+                           .ends_halfway = end % 2 != 0});
   }
   return part;
 }
@@ -155,9 +235,7 @@ PackedPart StepPlan::PartPacked(const TrainConfig& config) const {
 }
 
 std::vector<double> StepPlan::ChunkCosts(const ModelConfig& model) const {
-  std::vector<double> costs(chunk_layers.begin(), chunk_layers.end());
-  costs.back() += EndCost(model);
-  return costs;
+  return topology::CostsOfHalfLayers(chunk_halves, AttentionCost(model), EndCost(model));
 }
 
 std::vector<topology::PassDurations> StepPlan::Durations(const ModelConfig& model) const {

@@ -17,13 +17,18 @@ namespace weft::train {
 struct StepPlan {
   ParallelSizes sizes;
   topology::PipelineSpec pipeline;
-  int64_t local_rows = 0;             // samples of a step that a data replica takes
-  int64_t micro_rows = 0;             // samples of a micro-batch
-  std::vector<int64_t> chunk_layers;  // of each chunk of the model
+  int64_t local_rows = 0;  // samples of a step that a data replica takes
+  int64_t micro_rows = 0;  // samples of a micro-batch
+  // Half layers of each chunk of the model (BlockHalf): a serial block may be cut behind attention.
+  std::vector<int64_t> chunk_halves;
 
   // InvalidArgument, with the arithmetic, where the batch does not divide, is more than the loader
   // of a rank takes, or the schedule cannot be.
   static absl::StatusOr<StepPlan> Make(const TrainConfig& config, const ParallelSizes& sizes);
+  // Whether a backward pass puts off all gradients but those of the tables of tokens: gradients are
+  // reduced with every micro-batch, and the schedule computes those of matrices in passes of their
+  // own.
+  bool PutsAllOff(const TrainConfig& config) const;
   // Whether gradients cross the ranks in fp32, whatever the compute type.
   bool ReducesInFp32(const TrainConfig& config) const;
   // Which weights a step keeps packed (train.pack_weights): those that several products of its read

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -152,7 +153,7 @@ std::string DrawTimeline(const std::vector<TimelineSpan>& spans,
   std::map<int, std::map<int, std::vector<const TimelineSpan*>>> lanes;
   for (const TimelineSpan& span : spans) {
     if (span.step < window.first_step || span.rank >= kTimelineRanksMost) continue;
-    if (span.start >= window.end) continue;
+    if (span.start >= window.end || std::cmp_greater_equal(span.track, tracks.size())) continue;
     lanes[span.rank][span.track].push_back(&span);
   }
   std::string body;
@@ -169,8 +170,7 @@ std::string DrawTimeline(const std::vector<TimelineSpan>& spans,
       });
       for (const Drawn& drawn : Coalesce(window, lane)) Rectangle(body, window, drawn, y, height);
       if (track != 0) {
-        const size_t number = static_cast<size_t>(track);
-        Text(body, kLeft - 6, y + 8, "end", number < tracks.size() ? tracks[number] : "");
+        Text(body, kLeft - 6, y + 8, "end", tracks[static_cast<size_t>(track)]);
       }
       y += height + kGap;
     }

@@ -25,8 +25,8 @@ struct TimelineSpan {
 // The spans of ChromeEvents (base/trace.h), one part a rank. InvalidArgument: it is something else.
 absl::StatusOr<std::vector<TimelineSpan>> ParseTimeline(const std::vector<std::string>& parts);
 
-// The spans of the last `steps` steps that there are. `tracks`: names by number. At most the first
-// kTimelineRanksMost ranks are drawn.
+// The spans of the last `steps` steps that there are. `tracks`: names by number; spans of other
+// tracks are not drawn. At most the first kTimelineRanksMost ranks are.
 inline constexpr int kTimelineRanksMost = 64;
 std::string DrawTimeline(const std::vector<TimelineSpan>& spans,
                          const std::vector<std::string>& tracks, int64_t steps);

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -102,6 +104,7 @@ TEST(PipelineScheduleTest, ActivationsHeldStayInTheirBound) {
       ASSERT_TRUE(timing.ok());
       for (int stage = 0; stage < spec.stages; ++stage) {
         const int held = timing->activations_held[static_cast<size_t>(stage)];
+        EXPECT_LE(held, ActivationsMost(spec, stage)) << Name(spec) << " stage " << stage;
         int most = spec.micro_batches;
         if (kind == Kind::k1F1B) most = std::min(most, spec.stages - stage);
         if (kind == Kind::kZeroBubbleH1) most = std::min(most, spec.stages);
@@ -175,6 +178,12 @@ TEST(PipelineScheduleTest, ASpoiltScheduleIsRefusedByName) {
   std::rotate(stuck[3].begin(), backward, backward + 1);
   EXPECT_THAT(std::string(RunPipelineSchedule(spec, stuck, PassDurations{}).status().message()),
               HasSubstr("waits for ever"));
+  // All forward passes first: whole and free of deadlock, but with gpipe's memory.
+  const PipelineSchedule eager = *MakePipelineSchedule({Kind::kGpipe, 4, 1, 6});
+  EXPECT_THAT(
+      std::string(RunPipelineSchedule(spec, eager, PassDurations{}).status().message()),
+      HasSubstr("stage 0 holds the activations of 6 forward passes at one time; 1f1b with 4 "
+                "stages, 1 chunks each and 6 micro-batches holds 4 at most"));
 }
 
 TEST(PipelineScheduleTest, ShapesThatCannotBeAreRefusedWithTheNumber) {
@@ -248,6 +257,58 @@ TEST(BalanceLayersTest, EarlierStagesHaveMoreAndChunksOfAStageShare) {
   // zb-v: the first stage has the model's last chunk.
   const PipelineSpec v{.kind = Kind::kZeroBubbleV, .stages = 2, .chunks = 2, .micro_batches = 4};
   EXPECT_EQ(BalanceLayers(v, 8, 2), (std::vector<int64_t>{2, 3, 2, 1}));
+}
+
+double LargestChunk(const std::vector<int64_t>& halves, double first, double end) {
+  const std::vector<double> costs = CostsOfHalfLayers(halves, first, end);
+  return *std::max_element(costs.begin(), costs.end());
+}
+
+// The smallest that the largest of `stages` chunks can be.
+double SmallestLargest(int stages, int64_t halves, double first, double end) {
+  double best = 1e9;
+  std::vector<int64_t> split;
+  std::function<void(int64_t)> cut = [&](int64_t left) {
+    const bool is_last = static_cast<int>(split.size()) == stages - 1;
+    for (int64_t count = is_last ? left : 1; count <= left; ++count) {
+      split.push_back(count);
+      if (is_last) {
+        best = std::min(best, LargestChunk(split, first, end));
+      } else if (count < left) {
+        cut(left - count);
+      }
+      split.pop_back();
+    }
+  };
+  cut(halves);
+  return best;
+}
+
+TEST(BalanceHalfLayersTest, NoOtherCutHasAMuchSmallerLargestStage) {
+  for (int stages : {1, 2, 3, 4}) {
+    for (double first : {0.2, 0.37, 0.7}) {
+      for (double end : {0.0, 0.3, 0.84, 2.5, 9.0}) {
+        for (int64_t layers = stages; layers <= 6; ++layers) {
+          const PipelineSpec spec{.stages = stages, .micro_batches = 4};
+          const std::vector<int64_t> halves = BalanceHalfLayers(spec, layers, first, end);
+          EXPECT_EQ(std::accumulate(halves.begin(), halves.end(), int64_t{0}), 2 * layers);
+          EXPECT_LE(0.99 * LargestChunk(halves, first, end),
+                    SmallestLargest(stages, 2 * layers, first, end) + 1e-9)
+              << stages << " stages, " << layers << " layers of " << first << ", end " << end;
+        }
+      }
+    }
+  }
+}
+
+TEST(BalanceHalfLayersTest, WholeLayersStayWholeWhereHalvesGainNothing) {
+  EXPECT_EQ(BalanceHalfLayers({.stages = 2, .micro_batches = 8}, 6, 0.37, 0),
+            (std::vector<int64_t>{6, 6}));
+  EXPECT_EQ(BalanceHalfLayers({.stages = 2, .micro_batches = 8}, 6, 0.37, 0.84),
+            (std::vector<int64_t>{7, 5}));
+  // zb-v: the first stage has the model's last chunk.
+  const PipelineSpec v{.kind = Kind::kZeroBubbleV, .stages = 2, .chunks = 2, .micro_batches = 8};
+  EXPECT_EQ(BalanceHalfLayers(v, 6, 0.37, 0.84), (std::vector<int64_t>{4, 4, 3, 1}));
 }
 
 TEST(PipelineScheduleTest, ChunksOfDifferentDurationsAreTimedEachByItsOwn) {

@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -150,6 +153,16 @@ TEST(TrainConfigTest, ContradictionsAreErrors) {
     EXPECT_THAT(ErrorOf(data, {on, "train.attention=weft"}),
                 HasSubstr("train.attention = weft: of train.device = cpu alone"));
     EXPECT_EQ(ErrorOf(data, {on, "train.gemm=aten", "train.attention=aten"}), "no error");
+    EXPECT_EQ(ErrorOf(data, {on, "train.precision=bf16", "train.master_weights=false"}),
+              "no error");
+  }
+  for (const auto& [schedule, chunks, right] :
+       {std::tuple{"1f1b", "2", "1 chunk"}, std::tuple{"zb-h1", "3", "1 chunk"},
+        std::tuple{"zb-v", "3", "2 chunks"}, std::tuple{"interleaved", "1", "2 or more chunks"}}) {
+    EXPECT_THAT(ErrorOf(data, {absl::StrCat("parallel.schedule=", schedule),
+                               absl::StrCat("parallel.chunks=", chunks)}),
+                AllOf(HasSubstr(absl::StrCat("parallel.chunks = ", chunks, ": ")),
+                      HasSubstr(absl::StrCat(schedule, " has ", right))));
   }
   const absl::Status beside = LoadTrainConfig("", {"model.preset=gpt-13b"}, "tiny").status();
   EXPECT_THAT(std::string(beside.message()),

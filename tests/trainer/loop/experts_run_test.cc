@@ -82,6 +82,10 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{"ep2_tp2", 4, {"parallel.expert=2", "parallel.tensor=2"}},
         Layout{
             "ep2_pp2", 4, {"parallel.expert=2", "parallel.pipeline=2", "parallel.schedule=zb-h1"}},
+        Layout{"ep2_pp2_zero3",
+               4,
+               {"parallel.expert=2", "parallel.pipeline=2", "parallel.schedule=zb-h1",
+                "parallel.zero=3"}},
         Layout{"ep2_cp2", 4, {"parallel.expert=2", "parallel.context=2"}},
         Layout{"ep2_zero3_recompute",
                4,

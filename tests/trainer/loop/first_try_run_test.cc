@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -51,21 +54,48 @@ TEST_F(FirstTryRunTest, APresetTrainsOnMadeUpSentencesWhereThereIsNoData) {
   outcome = Shell("preset", "weft-train --preset tiny --set data.prefix=data/mine");
   EXPECT_EQ(outcome.status, 1) << outcome.output;
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("data/mine.json"), HasSubstr("weft-data prepare")));
+  outcome = Shell("preset", "weft-train --preset tiny --set 'data.prefix = data/mine'");
+  EXPECT_EQ(outcome.status, 1) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("data/mine.json"));
   outcome = Shell("preset", "weft-train");
   EXPECT_EQ(outcome.status, 2) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("data.prefix is empty"));
 }
 
 TEST_F(FirstTryRunTest, ACheckNeedsAVocabularyAlone) {
-  Outcome outcome = Shell("check", "weft-train --preset tiny --tp 2 --pp 2 --check --ranks 4");
+  Outcome outcome = Shell("check",
+                          "weft-train --preset tiny --tp 2 --pp 2 --check --ranks 4 "
+                          "--set train.micro_batch=2");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("vocabulary    4096, that of the demo"),
-                                    HasSubstr("tensor 2 x context 1 x data 1 x pipeline 2")));
+                                    HasSubstr("tensor 2 x context 1 x data 1 x pipeline 2"),
+                                    HasSubstr("mesh          tp2,cp1,ep1,dp1,pp2 (weft-plan"),
+                                    HasSubstr("; holds 2 of 8 forward passes"),
+                                    HasSubstr("; holds 1 of 8 forward passes")));
   outcome = Shell("check", "weft-train --preset gpt2-124m --check");
   EXPECT_THAT(outcome.output, HasSubstr("vocabulary    50257, the model's"));
+  outcome =
+      Shell("check", "weft-train --preset tiny --check --tp 1024 --cp 1024 --ep 1024 --pp 1024");
+  EXPECT_EQ(outcome.status, 2) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("= 1099511627776 ranks; a job has at most 1048576"));
   outcome = Shell("check", "weft-train --preset tiny --check --vocabulary 32000");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("parameters    4.9"));  // 32,000 x 128 and the blocks
+}
+
+TEST_F(FirstTryRunTest, ACheckDrawsTheSchedule) {
+  const std::string check =
+      "weft-train --preset tiny --check --svg zb.svg --set train.micro_batch=2";
+  Outcome outcome = Shell("svg", check + " --pp 2 --schedule zb-h1");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("schedule      zb.svg"));
+  std::ifstream file(RunDir("svg") + "/zb.svg");
+  const std::string picture((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_THAT(picture, AllOf(HasSubstr("zb-h1, 2 stages, 1 chunks each, 8 micro-batches"),
+                             HasSubstr("weight gradients")));
+  outcome = Shell("svg", check);
+  EXPECT_EQ(outcome.status, 2) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("parallel.pipeline = 1"));
 }
 
 TEST_F(FirstTryRunTest, ACheckOfAGpuRunReportsTheGpusMemory) {
@@ -94,9 +124,22 @@ TEST_F(FirstTryRunTest, ATimeThatIsNoneIsRefused) {
   }
 }
 
+// Under its own name, not that of the key.
+TEST_F(FirstTryRunTest, AnOptionThatIsWrongIsNamed) {
+  for (const auto& [option, words] : {std::pair{"--tp 0", "--tp: setting parallel.tensor = \"0\""},
+                                      std::pair{"--pp two", "--pp: setting parallel.pipeline"},
+                                      std::pair{"--zero 4", "must lie in 0..3"},
+                                      std::pair{"--schedule zb", "--schedule: setting"}}) {
+    const Outcome outcome =
+        Shell("wrong", absl::StrCat("weft-train --preset tiny --check ", option));
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(words));
+  }
+}
+
 TEST_F(FirstTryRunTest, OptionsThatWouldChangeNothingAreRefusedByName) {
   for (const char* option :
-       {"--ranks 4", "--ranks-per-host 4", "--vocabulary 4", "--gpu-memory 4"}) {
+       {"--ranks 4", "--ranks-per-host 4", "--vocabulary 4", "--gpu-memory 4", "--svg 4"}) {
     const Outcome outcome =
         Shell("options", absl::StrCat("weft-train --preset tiny --set train.steps=1 ", option));
     EXPECT_EQ(outcome.status, 2) << outcome.output;

@@ -69,6 +69,7 @@ std::vector<std::string> Modern(const std::string& more) {
 INSTANTIATE_TEST_SUITE_P(
     Layouts, GpuRunTest,
     ::testing::Values(GpuCase{"one", 1, {}}, GpuCase{"one_llama", 1, kModern},
+                      GpuCase{"bf16_alone", 1, {"train.master_weights=false"}},
                       GpuCase{"data", 2, {"parallel.zero=1"}},
                       GpuCase{"zero3", 2, {"parallel.zero=3"}},
                       GpuCase{"tensor", 2, {"parallel.tensor=2"}},

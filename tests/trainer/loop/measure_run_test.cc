@@ -64,6 +64,42 @@ TEST_F(MeasureRunTest, APipelineOfManyMicroBatchesIsTracedWholeAndItsBubbleIsNoC
   }
 }
 
+// Seconds of the tracks are those of the rows.
+TEST_F(MeasureRunTest, WhatAStepWaitsForAndTheOptimizerAreRowsAndTracks) {
+  const Outcome outcome = Run(4, "tracks",
+                              {"train.steps=4", "log.trace_steps=4", "parallel.tensor=2",
+                               "sample.tokens=0", "checkpoint.every=0", "validation.every=0"});
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  std::map<int, std::string> names;
+  std::map<std::string, std::map<int, double>> seconds;  // by track and step, of rank 0
+  const json trace = Trace("tracks");
+  for (const json& event : trace["traceEvents"]) {
+    if (event["pid"] != 0) continue;
+    if (event["ph"] == "M" && event["name"] == "thread_name") {
+      names[event["tid"]] = event["args"]["name"];
+    }
+    if (event["ph"] != "X") continue;
+    const int step = event["args"]["step"];
+    seconds[names[event["tid"]]][step] += event["dur"].get<double>() * 1e-6;
+  }
+  const std::map<int, json> rows = Metrics("tracks");
+  for (int step = 1; step <= 3; ++step) {  // the last one has the validation's waits, too
+    const json& row = rows.at(step);
+    for (const char* axis : {"data", "tensor"}) {
+      const double on_track = seconds[std::string("exposed ") + axis][step];
+      EXPECT_GT(on_track, 0.0) << axis;
+      EXPECT_NEAR(row["exposed_" + std::string(axis) + "_seconds"].get<double>(), on_track, 1e-4)
+          << axis << ", step " << step;
+    }
+    // These spans enclose what the rows count.
+    EXPECT_GE(seconds["data wait"][step] + 1e-5, row["work_data_seconds"].get<double>());
+    EXPECT_GE(seconds["optimizer"][step] + 1e-5, row["work_optimizer_seconds"].get<double>());
+    EXPECT_GT(seconds["data wait"][step], 0.0);
+    EXPECT_GT(seconds["optimizer"][step], 0.0);
+  }
+  EXPECT_EQ(seconds.count("exposed context"), 0U);
+}
+
 TEST_F(MeasureRunTest, BothWaysToCountAttentionAreWrittenAndNamed) {
   const Outcome outcome =
       Run(1, "mfu", {"train.steps=2", "train.peak_tflops=1", "sample.tokens=0"});

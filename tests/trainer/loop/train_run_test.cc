@@ -214,6 +214,21 @@ INSTANTIATE_TEST_SUITE_P(
                4,
                {"parallel.tensor=2", "parallel.pipeline=2", "parallel.schedule=zb-v"}},
         Layout{"pp2_dp2_zero2", 4, {"parallel.pipeline=2", "parallel.zero=2"}},
+        Layout{"pp2_dp2_zb_h1_zero2",
+               4,
+               {"parallel.pipeline=2", "parallel.schedule=zb-h1", "parallel.zero=2"}},
+        Layout{"pp2_dp2_zb_v_zero3",
+               4,
+               {"parallel.pipeline=2", "parallel.schedule=zb-v", "parallel.zero=3",
+                "train.micro_batch=1", "parallel.bucket_bytes=64KiB"}},
+        Layout{"cp2_pp2_zb_h1_zero3",
+               4,
+               {"parallel.context=2", "parallel.pipeline=2", "parallel.schedule=zb-h1",
+                "parallel.zero=3", "train.recompute=selective"}},
+        Layout{"tp2_pp2_dp2_zb_v_zero2",
+               8,
+               {"parallel.tensor=2", "parallel.pipeline=2", "parallel.schedule=zb-v",
+                "parallel.zero=2", "train.micro_batch=1"}},
         Layout{
             "tp2_pp2_dp2", 8, {"parallel.tensor=2", "parallel.pipeline=2", "train.micro_batch=1"}}),
     [](const auto& info) { return std::string(info.param.name); });
@@ -243,7 +258,14 @@ TEST_F(TrainRunTest, LayoutsThatCannotBeAreRefusedWithTheArithmetic) {
       {{"parallel.tensor=3"}, "parallel.tensor = 3 does not divide model.heads = 4"},
       {{"parallel.tensor=2", "model.heads=6", "model.kv_heads=3", "model.hidden=96"},
        "parallel.tensor = 2 and model.kv_heads = 3: one must divide the other"},
-      {{"parallel.tensor=4"}, "= 4 ranks hold one model; the 2 ranks of this job"},
+      {{"parallel.tensor=4"},
+       "= 4 ranks hold one model; the 2 ranks of this job are no multiple of that; 4 is one "
+       "(weft-run -n)"},
+      {{"parallel.tensor=2", "--check", "--ranks=5", "--vocabulary=64"},
+       "the 5 ranks of this job are no multiple of that; 4 and 6 are"},
+      {{"train.global_batch=7"},
+       "train.global_batch = 7 must be a multiple of the 2 data-parallel ranks (tensor 1 x context "
+       "1 x data 2 x pipeline 1); 6 and 8 are"},
       {{"parallel.context=2", "model.sequence=30"},
        "ring cuts a sample into 4 stretches, which do not divide model.sequence = 30"},
       {{"parallel.context=2", "parallel.context_method=ulysses", "model.heads=1"},
@@ -251,9 +273,13 @@ TEST_F(TrainRunTest, LayoutsThatCannotBeAreRefusedWithTheArithmetic) {
       {{"parallel.pipeline=2", "model.layers=1"}, "needs 2 layers or more; model.layers = 1"},
       {{"parallel.pipeline=2", "parallel.schedule=interleaved", "train.micro_batch=8",
         "model.layers=4"},
-       "1 micro-batches; a multiple of the 2 stages"},
-      {{"parallel.pipeline=2", "parallel.schedule=zb-h1", "parallel.zero=2"},
-       "parallel.zero = 1 is right"},
+       "needs a multiple of the 2 stages as micro-batches; the 8 samples of a data-parallel rank "
+       "(train.global_batch = 8 / 1) make 1 of train.micro_batch = 8"},
+      {{"parallel.pipeline=2", "parallel.schedule=interleaved", "train.global_batch=7",
+        "model.layers=4"},
+       "(train.global_batch = 7 / 1) cannot be cut into so many equal ones"},
+      {{"parallel.pipeline=2", "parallel.chunks=2", "model.layers=4"},
+       "parallel.chunks = 2: parallel.schedule = 1f1b has 1 chunk of layers on a stage"},
       {{"parallel.tensor=2", "--check", "--ranks=2", "--vocabulary=1"},
        "parallel.tensor = 2 ranks cannot share a vocabulary of 1 tokens"}};
   for (const auto& [settings, words] : cases) {
@@ -393,6 +419,24 @@ TEST_F(TrainRunTest, AWrongVocabularyOfTheDataIsAnErrorAndNoCrash) {
     EXPECT_THAT(outcome.output, HasSubstr(data + ".json: " + c.message));
     EXPECT_THAT(outcome.output, Not(HasSubstr("frame #")));
   }
+}
+
+// Data that was prepared anew under the same name.
+TEST_F(TrainRunTest, ACheckpointOfAnotherVocabularyIsRefusedWithBothShapes) {
+  const std::string data = CopyOfData("prepared_anew");
+  const std::vector<std::string> settings = {"data.prefix=" + data, "train.steps=3",
+                                             "optimizer.decay_steps=6", "sample.tokens=0"};
+  ASSERT_EQ(Run(2, "shapes", settings).status, 0);
+  std::string text = *ReadFile(data + ".json");
+  const std::string before = "\"vocab_size\": 320";
+  text.replace(text.find(before), before.size(), "\"vocab_size\": 384");
+  ASSERT_TRUE(WriteFileAtomically(data + ".json", text).ok());
+  const Outcome outcome =
+      Run(2, "shapes", {settings[0], "train.steps=6", settings[2], settings[3], "--resume"});
+  EXPECT_EQ(outcome.status, 1) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("token' has 320 x 64 = 20480 elements of F32 instead of "
+                                        "384 x 64 = 24576 of F32"));
+  EXPECT_EQ(Metrics("shapes").size(), 3U);
 }
 
 TEST_F(TrainRunTest, AConfigWithoutAnEndIsRefused) {

@@ -244,7 +244,7 @@ TEST_F(TrainStateTest, StagesAreBalancedByWorkOrByHand) {
 TEST_F(TrainStateTest, UnevenStagesHaveTheLossesOfOneRank) {
   const Settings settings = Model() + Settings{"model.layers=5"};
   const std::map<int, json> one = Train(1, "uneven_one", settings);
-  for (const char* stages : {"1,3,1", "2,1,2"}) {
+  for (const char* stages : {"1,3,1", "2,1,2", "1.5,2,1.5", "0.5,4,0.5"}) {
     const std::string run = std::string("uneven_") + stages;
     EXPECT_LT(LargestDifference(
                   one, Train(3, run,
@@ -328,6 +328,7 @@ TEST_F(TrainStateTest, TensorsTakeWhatWasEstimated) {
       {2, {"parallel.pipeline=2", "parallel.schedule=gpipe", "train.recompute=selective"}},
       {2, {"parallel.pipeline=2", "parallel.schedule=interleaved"}},
       {2, {"parallel.pipeline=2", "parallel.schedule=zb-h1"}},
+      {4, {"parallel.pipeline=2", "parallel.schedule=zb-h1", "parallel.zero=2"}},
       {1, {"optimizer.name=lamb"}},
       {2, {"optimizer.name=muon"}},
       {1, {"model.style=mixtral", "model.ffn=192"}},

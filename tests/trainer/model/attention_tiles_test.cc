@@ -105,6 +105,65 @@ INSTANTIATE_TEST_SUITE_P(Cases, AttentionTilesTest,
                                            Case{300, 7}, Case{300, 100, 2}, Case{300, 299},
                                            Case{300, 1000}));
 
+// Outputs and gradients over some of the keys, without sums before: what is there is overwritten,
+// and what no tile has is 0.
+TEST(AttentionTiles, TilesAloneGiveWhatTheyAddToNothing) {
+  const std::vector<at::Tensor> leaves = Leaves({.length = 32, .kv_heads = 2});
+  const AttentionInputs inputs = Detached(leaves);
+  auto whole_rows = [](int64_t at, int64_t count) { return TokenSpan{at, at, count}; };
+  const std::vector<std::vector<TokenSpan>> queries = {
+      {whole_rows(0, 32)}, {whole_rows(8, 24)}, {whole_rows(0, 8), whole_rows(24, 8)}};
+  const at::Tensor dout = at::randn(leaves[0].sizes());
+  for (KernelLibrary library : kLibraries) {
+    const AttentionOutputs all = Attend(library, inputs, 0);
+    for (const std::vector<TokenSpan>& spans : queries) {
+      const std::vector<AttentionTile> tiles = AttentionTiles(spans, {whole_rows(0, 8)}, 0);
+      AttentionOutputs sum = EmptyAttention(inputs.query);
+      AddAttention(library, inputs, tiles, 0, sum);
+      const AttentionOutputs alone = AttendTiles(library, inputs, tiles, 0);
+      EXPECT_TRUE(at::allclose(alone.out, sum.out, 1e-5, 1e-6));
+      EXPECT_TRUE(at::allclose(alone.logsumexp, sum.logsumexp, 1e-5, 1e-6));
+      const AttentionInputs added{at::zeros_like(inputs.query), at::zeros_like(inputs.key),
+                                  at::zeros_like(inputs.value)};
+      AddAttentionBackward(library, dout, inputs, all, tiles, 0, added);
+      const AttentionInputs written{at::full_like(inputs.query, NAN),
+                                    at::full_like(inputs.key, NAN),
+                                    at::full_like(inputs.value, NAN)};
+      AttendTilesBackward(library, dout, inputs, all, tiles, 0, written);
+      EXPECT_TRUE(at::allclose(written.query, added.query, 1e-5, 1e-6));
+      EXPECT_TRUE(at::allclose(written.key, added.key, 1e-5, 1e-6));
+      EXPECT_TRUE(at::allclose(written.value, added.value, 1e-5, 1e-6));
+    }
+  }
+}
+
+// What a rank of a ring of two has: its own stretches, and those of the other.
+TEST(AttentionTiles, RowsSideBySideShareATile) {
+  const std::vector<TokenSpan> outer = {{0, 0, 64}, {64, 192, 64}};
+  const std::vector<TokenSpan> inner = {{0, 64, 64}, {64, 128, 64}};
+  for (const std::vector<TokenSpan>& spans : {outer, inner}) {
+    const std::vector<AttentionTile> own = AttentionTiles(spans, spans, 0);
+    ASSERT_EQ(own.size(), 1U);
+    EXPECT_EQ(own[0].mask, AttentionTile::kCausal);
+    EXPECT_EQ(own[0].queries, 128);
+    EXPECT_EQ(own[0].keys, 128);
+  }
+  // A window is measured in positions, which these rows do not have side by side.
+  EXPECT_GT(AttentionTiles(outer, outer, 100).size(), 1U);
+  const std::vector<AttentionTile> late = AttentionTiles(outer, inner, 0);
+  ASSERT_EQ(late.size(), 1U);
+  EXPECT_EQ(late[0].mask, AttentionTile::kNone);
+  EXPECT_EQ(late[0].query, 64);
+  EXPECT_EQ(late[0].queries, 64);
+  EXPECT_EQ(late[0].keys, 128);
+  const std::vector<AttentionTile> early = AttentionTiles(inner, outer, 0);
+  ASSERT_EQ(early.size(), 1U);
+  EXPECT_EQ(early[0].mask, AttentionTile::kNone);
+  EXPECT_EQ(early[0].queries, 128);
+  EXPECT_EQ(early[0].key, 0);
+  EXPECT_EQ(early[0].keys, 64);
+}
+
 int64_t Pairs(int64_t length, int64_t window) {
   int64_t pairs = 0;
   const TokenSpan whole{0, 0, length};

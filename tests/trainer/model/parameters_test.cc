@@ -123,6 +123,29 @@ TEST(ModelPartTest, ATiedEmbeddingIsOneParameterWhereARankHasBothEnds) {
   }
 }
 
+TEST(ModelPartTest, ALayerThatIsCutIsHeldInTwoHalves) {
+  const ModelConfig config = Config(true);
+  ModelChunk before = ChunkOf(config, 2, 0), behind = ChunkOf(config, 2, 1);
+  --behind.first_layer;
+  behind.begins_halfway = before.ends_halfway = true;
+  const int64_t layer = behind.first_layer;
+  EXPECT_TRUE(before.Has(layer, BlockHalf::kAttention));
+  EXPECT_FALSE(before.Has(layer, BlockHalf::kFeedForward));
+  EXPECT_TRUE(before.Has(layer - 1, BlockHalf::kFeedForward));
+  EXPECT_FALSE(behind.Has(layer, BlockHalf::kAttention));
+  EXPECT_TRUE(behind.Has(layer, BlockHalf::kFeedForward));
+  EXPECT_TRUE(behind.Has(layer + 1, BlockHalf::kAttention));
+  std::map<std::string, int> holders;
+  for (const ModelChunk& chunk : {before, behind}) {
+    for (const ParameterSpec& spec : GptParameters(config, ModelPart{.chunks = {chunk}})) {
+      holders[spec.name] += spec.counts ? 1 : 0;
+    }
+  }
+  const std::vector<ParameterSpec> whole = GptParameters(config);
+  EXPECT_EQ(holders.size(), whole.size());
+  for (const ParameterSpec& spec : whole) EXPECT_EQ(holders[spec.name], 1) << spec.name;
+}
+
 TEST(ModelPartTest, LayersAreSpreadEvenly) {
   const ModelConfig config = Config(true);
   int64_t next = 0;

@@ -119,6 +119,30 @@ TEST(LayoutOfPartsTest, BucketsHaveTheSameMatricesOnAllRanksOfATensorAxis) {
   }
 }
 
+// Their gradients come when those of their neighbours do not, where a backward pass is split and
+// each micro-batch is reduced.
+TEST(LayoutOfPartsTest, TablesOfTokensAreAloneWhereThatIsWanted) {
+  ModelConfig config;
+  config.layers = 2;
+  config.hidden = 24;
+  config.heads = 2;
+  config.ffn = 40;
+  config.sequence = 10;
+  config.vocabulary = 77;
+  config.tied = false;
+  const std::vector<ParameterSpec> parameters = GptParameters(config);
+  std::vector<int> alone;
+  for (const BucketLayout& bucket : LayOut(parameters, GiB(1), 4, 2, false, true)) {
+    for (const BucketEntry& entry : bucket.entries) {
+      if (bucket.entries.size() == 1) alone.push_back(entry.parameter);
+    }
+  }
+  const int last = static_cast<int>(parameters.size()) - 1;
+  EXPECT_EQ(alone, (std::vector<int>{last, 0}));
+  EXPECT_EQ(parameters.front().name, "embedding.token");
+  EXPECT_EQ(parameters.back().name, "head.weight");
+}
+
 INSTANTIATE_TEST_SUITE_P(RanksAndSizes, LayoutTest,
                          ::testing::Values(std::pair(1, 1 << 20), std::pair(1, 1),
                                            std::pair(2, 4096), std::pair(3, 9000),

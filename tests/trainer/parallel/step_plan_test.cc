@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace weft::train {
@@ -20,18 +21,85 @@ absl::StatusOr<StepPlan> PlanOf(std::vector<std::string> settings, const Paralle
   return StepPlan::Make(*config, sizes);
 }
 
-TEST(StepPlanTest, APipelineHasUpToFourMicroBatchesAStage) {
+TEST(StepPlanTest, APipelineHasMicroBatchesThatDivideTheSamples) {
   const ParallelSizes two_stages{.pipeline = 2};
-  const auto even = PlanOf({"train.global_batch=16"}, two_stages);
+  const auto even = PlanOf({"model.sequence=32", "train.global_batch=16"}, two_stages);
   ASSERT_TRUE(even.ok()) << even.status();
   EXPECT_EQ(even->pipeline.micro_batches, 8);
   EXPECT_EQ(even->micro_rows, 2);
-  const auto odd = PlanOf({"train.global_batch=15"}, two_stages);
+  const auto odd = PlanOf({"model.sequence=32", "train.global_batch=15"}, two_stages);
   ASSERT_TRUE(odd.ok()) << odd.status();
   EXPECT_EQ(odd->pipeline.micro_batches, 5);
   const auto alone = PlanOf({"train.global_batch=16"}, {});
   ASSERT_TRUE(alone.ok()) << alone.status();
   EXPECT_EQ(alone->pipeline.micro_batches, 1);
+}
+
+// More of them where they stay large, and where the schedule idles for longer.
+TEST(StepPlanTest, MicroBatchesWeighTheBubbleAgainstTheirSize) {
+  auto count_of = [](const std::string& sequence, const std::string& schedule,
+                     const std::string& precision) {
+    const auto plan = PlanOf({"train.global_batch=16", "model.sequence=" + sequence,
+                              "parallel.schedule=" + schedule, "train.precision=" + precision},
+                             {.pipeline = 2});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? plan->pipeline.micro_batches : 0;
+  };
+  EXPECT_EQ(count_of("32", "1f1b", "fp32"), 8);
+  EXPECT_EQ(count_of("256", "1f1b", "fp32"), 16);
+  EXPECT_EQ(count_of("256", "zb-h1", "fp32"), 8);
+  EXPECT_EQ(count_of("256", "1f1b", "bf16"), 8);
+  EXPECT_EQ(count_of("1024", "1f1b", "bf16"), 16);
+}
+
+// The output projection is as much as a good half of a layer here.
+TEST(StepPlanTest, StagesAreCutInsideOfALayerWhereThatMakesThemMoreEqual) {
+  const std::vector<std::string> settings = {"train.global_batch=16", "model.layers=6",
+                                             "model.hidden=64", "model.sequence=32"};
+  auto chunks_of = [&](const std::string& more) {
+    std::vector<std::string> all = settings;
+    all.push_back(more);
+    const auto plan = PlanOf(all, {.pipeline = 2});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    std::vector<ModelChunk> chunks;
+    for (int stage = 0; plan.ok() && stage < 2; ++stage) {
+      chunks.push_back(plan->PartOf(stage, 0, 0).chunks[0]);
+    }
+    return chunks;
+  };
+  const std::vector<ModelChunk> serial = chunks_of("model.block=serial");
+  ASSERT_EQ(serial.size(), 2U);
+  EXPECT_EQ(serial[0].end_layer, 4);
+  EXPECT_TRUE(serial[0].Has(3, BlockHalf::kAttention));
+  EXPECT_FALSE(serial[0].Has(3, BlockHalf::kFeedForward));
+  EXPECT_EQ(serial[1].first_layer, 3);
+  EXPECT_FALSE(serial[1].Has(3, BlockHalf::kAttention));
+  EXPECT_TRUE(serial[1].Has(3, BlockHalf::kFeedForward));
+  // Nothing lies between the branches of a parallel block.
+  const std::vector<ModelChunk> parallel = chunks_of("model.block=parallel");
+  ASSERT_EQ(parallel.size(), 2U);
+  EXPECT_FALSE(parallel[0].ends_halfway);
+  EXPECT_FALSE(parallel[1].begins_halfway);
+  EXPECT_EQ(parallel[0].end_layer, parallel[1].first_layer);
+}
+
+TEST(StepPlanTest, StagesGivenByHandMayHaveHalfLayers) {
+  const std::vector<std::string> settings = {"train.global_batch=16", "model.layers=4",
+                                             "parallel.stages=2.5,1.5"};
+  const auto plan = PlanOf(settings, {.pipeline = 2});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->chunk_halves, (std::vector<int64_t>{5, 3}));
+  for (const auto& [stages, what] :
+       {std::pair{"2.5,2.5", "their sum is 5; model.layers = 4"},
+        std::pair{"2.25,1.75", "'2.25' is no number of layers or half layers"}}) {
+    std::vector<std::string> wrong = settings;
+    wrong.back() = std::string("parallel.stages=") + stages;
+    EXPECT_THAT(std::string(PlanOf(wrong, {.pipeline = 2}).status().message()), HasSubstr(what));
+  }
+  std::vector<std::string> parallel = settings;
+  parallel.emplace_back("model.block=parallel");
+  EXPECT_THAT(std::string(PlanOf(parallel, {.pipeline = 2}).status().message()),
+              HasSubstr("have no halves"));
 }
 
 // Samples of 100 tokens, of which 8 ranks have equal parts of two together.

@@ -41,6 +41,14 @@ TEST(TimelineTest, ShowsTheLastStepsOfEveryRank) {
   EXPECT_LT(svg.find("step 2: backward"), svg.find("step 2: wait_all_gather"));
 }
 
+TEST(TimelineTest, TracksWithoutANameAreNotDrawn) {
+  const std::vector<TimelineSpan> spans = {
+      {0, 0, "forward", 0, 1e6, 1}, {0, 1, "all_gather", 0, 5e5, 1}, {0, 2, "exposed", 0, 5e5, 1}};
+  const std::string svg = DrawTimeline(spans, {"compute", "communication"}, 2);
+  EXPECT_THAT(svg, HasSubstr("all_gather"));
+  EXPECT_THAT(svg, Not(HasSubstr("exposed")));
+}
+
 TEST(TimelineTest, SpansTooNarrowToSeeAreDrawnTogether) {
   std::vector<TimelineSpan> spans = {{0, 0, "forward", 0, 1e6, 1}};
   for (int i = 0; i < 1000; ++i) spans.push_back({0, 1, "all_gather", i * 100.0, 90, 1});
