@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
@@ -12,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "collectives/schedule.h"
+#include "topology/job/binary_trees.h"
 
 namespace weft::collectives {
 namespace {
@@ -54,6 +56,43 @@ std::vector<std::vector<int>> HostsAlong(absl::Span<const int> host_of, size_t h
   std::vector<std::vector<int>> out;
   for (const std::set<int>& one : next) out.emplace_back(one.begin(), one.end());
   return out;
+}
+
+// The flows of an all-to-all. Of two or three hosts a double tree has as many.
+bool AreOfAllHosts(absl::Span<const std::vector<int>> along) {
+  return along.size() > 3 && std::all_of(along.begin(), along.end(), [&](const auto& next) {
+           return next.size() + 1 == along.size();
+         });
+}
+
+// GroupPlace::planned_trees. `number`: by host in the order of the lowest ranks, its number.
+std::vector<HostTree> TreesAlong(absl::Span<const int> number, const GroupPlace& place,
+                                 absl::Span<const std::vector<int>> planned) {
+  const size_t n = number.size();
+  if (n < 2 || planned.size() != place.host.size()) return {};
+  const auto has_flows = [&](int from, int to) {
+    for (int i = 0; i < place.ranks_min; ++i) {
+      const int rank = place.hosts[static_cast<size_t>(from)][static_cast<size_t>(i)];
+      const int peer = place.hosts[static_cast<size_t>(to)][static_cast<size_t>(i)];
+      const std::vector<int>& peers = planned[static_cast<size_t>(rank)];
+      if (std::find(peers.begin(), peers.end(), peer) == peers.end()) return false;
+    }
+    return true;
+  };
+  const topology::BinaryTrees parents = topology::MakeBinaryTrees(static_cast<int>(n));
+  std::vector<HostTree> trees;
+  for (const std::vector<int>* parent_of : {&parents.first, &parents.second}) {
+    HostTree tree{.parent = std::vector<int>(n, -1), .children = std::vector<std::vector<int>>(n)};
+    for (size_t i = 0; i < n; ++i) {
+      if ((*parent_of)[i] < 0) continue;
+      const int host = number[i], parent = number[static_cast<size_t>((*parent_of)[i])];
+      if (!has_flows(host, parent) || !has_flows(parent, host)) return {};
+      tree.parent[static_cast<size_t>(host)] = parent;
+      tree.children[static_cast<size_t>(parent)].push_back(host);
+    }
+    trees.push_back(std::move(tree));
+  }
+  return trees;
 }
 
 // The order in which hosts are numbered: by switch, and as they are; or along the ring, if that
@@ -159,7 +198,9 @@ GroupPlace::GroupPlace(absl::Span<const RankPlace> places,
     if (first_host.back() < static_cast<int>(switch_of_host.size())) continue;
     switch_of_host.push_back(switch_numbers.Of(known ? place.switch_name : ""));
   }
-  const std::vector<int> ring = RingAlong(HostsAlong(first_host, switch_of_host.size(), planned));
+  const std::vector<std::vector<int>> along =
+      HostsAlong(first_host, switch_of_host.size(), planned);
+  const std::vector<int> ring = RingAlong(along);
   const std::vector<int> order = OrderOf(switch_of_host, ring);
   std::vector<int> number(order.size());
   for (size_t h = 0; h < order.size(); ++h) {
@@ -188,6 +229,7 @@ GroupPlace::GroupPlace(absl::Span<const RankPlace> places,
     ranks_min = ranks_min == 0 ? count : std::min(ranks_min, count);
     ranks_max = std::max(ranks_max, count);
   }
+  if (!AreOfAllHosts(along)) planned_trees = TreesAlong(number, *this, planned);
 }
 
 GroupPlace GroupPlace::OfSwitches() const {

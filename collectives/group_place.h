@@ -34,6 +34,12 @@ std::string ToWord(const RankPlace& place);
 // DataLoss: it is none.
 absl::StatusOr<RankPlace> RankPlaceFromWord(absl::string_view word);
 
+// One of two binary trees over hosts, by host.
+struct HostTree {
+  std::vector<int> parent;  // -1: the root
+  std::vector<std::vector<int>> children;
+};
+
 struct GroupPlace {
   // By group rank. Hosts are numbered by switch, in the order of the switches' lowest ranks, and
   // under a switch in the order of theirs.
@@ -53,6 +59,11 @@ struct GroupPlace {
 
   // All hosts in the order of a ring of planned flows, from host 0 on; empty: there is none.
   std::vector<int> planned_ring;
+  // The double tree of planned flows, both ways along each edge, between the i-th ranks of both
+  // hosts for each i below `ranks_min`: the one that `weft-plan paths` plans for trees, over the
+  // hosts in the order of their lowest ranks. Two trees, or none. Flows from each host to all
+  // others are an all-to-all's, whose ways are even only where it runs as a whole: no tree.
+  std::vector<HostTree> planned_trees;
 
   std::vector<std::vector<int>> switches;  // by switch: its hosts; one, where any is not known
   std::vector<int> switch_of;              // by host

@@ -35,7 +35,11 @@ Cost SpreadOverHosts(Cost cost, const CollectiveSpec& spec) {
   return cost;
 }
 
-BetweenSwitches::BetweenSwitches(const CollectiveSpec& spec) : place_(spec.place) {
+BetweenSwitches::BetweenSwitches(const CollectiveSpec& spec)
+    : BetweenSwitches(spec, UnplannedLoad(spec.place.get())) {}
+
+BetweenSwitches::BetweenSwitches(const CollectiveSpec& spec, double load)
+    : place_(spec.place), load_(load) {
   if (place_ == nullptr || place_->switches.size() < 2) return;
   out_.assign(place_->switches.size(), 0);
   in_ = out_;
@@ -52,8 +56,8 @@ void BetweenSwitches::Add(int from, int to, double elements) {
 }
 
 double BetweenSwitches::Most() const {
-  return UnplannedLoad(place_.get()) * std::max(*std::max_element(out_.begin(), out_.end()),
-                                                *std::max_element(in_.begin(), in_.end()));
+  return load_ * std::max(*std::max_element(out_.begin(), out_.end()),
+                          *std::max_element(in_.begin(), in_.end()));
 }
 
 void BetweenSwitches::EndExchange(double elements, Cost& cost) {

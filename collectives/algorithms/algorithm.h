@@ -97,7 +97,9 @@ Cost SpreadOverHosts(Cost cost, const CollectiveSpec& spec);
 // Likewise: counts what each message has to cross between switches, for Cost::elements_beyond.
 class BetweenSwitches {
  public:
-  explicit BetweenSwitches(const CollectiveSpec& spec);
+  // `load`: how many times its even share the fullest cable carries (unplanned.h).
+  BetweenSwitches(const CollectiveSpec& spec, double load);
+  explicit BetweenSwitches(const CollectiveSpec& spec);  // of messages that no plan has
   // False where all ranks are under one switch, or nobody knows: there is nothing to count.
   bool any() const { return !out_.empty(); }
   void Add(int from, int to, double elements);
@@ -107,6 +109,7 @@ class BetweenSwitches {
 
  private:
   std::shared_ptr<const GroupPlace> place_;
+  double load_;
   std::vector<double> out_, in_;  // by switch
 };
 // Likewise: what `chunks` of `chunk` elements cost that pass through `slots` slots of a rank, by

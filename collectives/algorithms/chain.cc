@@ -7,6 +7,7 @@
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/algorithms/parts.h"
 #include "collectives/algorithms/paths.h"
+#include "collectives/algorithms/unplanned.h"
 #include "collectives/group_place.h"
 
 namespace weft::collectives {
@@ -94,7 +95,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   if (spec.place != nullptr && spec.place->hosts.size() > 1) {
     cost.turns_across = static_cast<double>(spec.place->hosts.size()) - 1;
     cost.elements_across = count;
-    cost.elements_beyond = count;
+    cost.elements_beyond = count * RingLoad(spec.place.get());
     if (reduces) {
       cost = ThroughSlots(cost, ChunkCount(spec.count, spec.chunk), spec.chunk, kSlots, 2);
     }

@@ -4,6 +4,7 @@
 
 #include "collectives/algorithms/levels.h"
 #include "collectives/algorithms/paths.h"
+#include "collectives/algorithms/unplanned.h"
 
 namespace weft::collectives {
 namespace {
@@ -64,7 +65,7 @@ Cost LevelsCost(const CollectiveSpec& spec) {
       cost.elements = part * (m + rails - 2 + passes);
       cost.reduced = part * (m - 1 + passes / 2);
       cost.elements_across = count * passes;
-      if (!ExchangesAtOnce(place)) cost.elements_beyond = cost.elements_across;
+      if (!ExchangesAtOnce(place)) cost.elements_beyond = cost.elements_across * RingLoad(&place);
       cost.fill = (cost.turns > 2 ? 2 : 0) * chunk;
       if (ExchangesAtOnce(place)) cost.in_order = std::max(others - 1, 0.0);
       // All rounds take a turn before any takes the next.
@@ -97,7 +98,7 @@ Cost LevelsCost(const CollectiveSpec& spec) {
       cost.received = count;
       cost.copied = count;
       cost.elements_across = outside * count;
-      cost.elements_beyond = cost.elements_across;
+      cost.elements_beyond = cost.elements_across * RingLoad(&place);
       cost.fill = std::max(cost.turns - 1, 0.0) * chunk;
       cost.balance = Ratio((hosts * (m - 1) + others) * count, n * cost.elements);
       break;
@@ -109,7 +110,7 @@ Cost LevelsCost(const CollectiveSpec& spec) {
       cost.balance =
           Ratio((hosts * (m - 1) + others) * count + (rails - 1) * part, n * cost.elements);
       cost.elements_across = outside * count;
-      cost.elements_beyond = cost.elements_across;
+      cost.elements_beyond = cost.elements_across * RingLoad(&place);
       cost.fill = std::max(cost.turns - 1, 0.0) * chunk;
       break;
     case CollectiveKind::kAllToAll: {

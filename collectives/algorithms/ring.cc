@@ -8,6 +8,7 @@
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/algorithms/parts.h"
 #include "collectives/algorithms/paths.h"
+#include "collectives/algorithms/unplanned.h"
 #include "collectives/group_place.h"
 
 namespace weft::collectives {
@@ -189,7 +190,8 @@ Cost CostOf(const CollectiveSpec& spec) {
     // One of each channel's n links leaves each host.
     cost.turns_across = cost.turns * static_cast<double>(spec.place->hosts.size()) / n;
     cost.elements_across = cost.elements;
-    cost.elements_beyond = cost.elements;  // and of each switch, whose hosts follow each other
+    // And of each switch, whose hosts follow each other.
+    cost.elements_beyond = cost.elements * RingLoad(spec.place.get());
     cost.lanes = std::min(spec.channels, spec.place->ranks_min);
     // While a turn's first chunk is on its way, the others of the turn are sent.
     const double chunks = static_cast<double>(ChunksOf(part, spec));

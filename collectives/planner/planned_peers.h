@@ -1,5 +1,5 @@
 // The pairs of ranks between which the job's plan directory has flows (setting `plan`), so that
-// rings go where ports are planned.
+// rings and trees go where ports are planned.
 //
 // Every rank reads them from its own copy of the directory. They have a name, which each rank tells
 // the others with its RankPlace: a group goes by them only where all its ranks have told the same,

@@ -22,6 +22,7 @@
 #include "collectives/planner/planned_peers.h"
 #include "collectives/verify.h"
 #include "tests/collectives/schedule_cases.h"
+#include "topology/job/binary_trees.h"
 
 namespace weft::collectives {
 
@@ -592,6 +593,145 @@ TEST(GroupPlaceTest, RingsSendBetweenHostsAlongThePlanAlone) {
       EXPECT_EQ(cost.turns, counted.turns);
       EXPECT_NEAR(cost.elements_across, counted.elements_across, 0.1 * counted.elements_across);
     }
+  }
+}
+
+// By rank of `hosts` of `ranks`: those to which `weft-plan paths` plans flows for trees.
+std::vector<std::vector<int>> TreeFlows(int hosts, int ranks) {
+  std::vector<std::vector<int>> planned(static_cast<size_t>(hosts * ranks));
+  const topology::BinaryTrees trees = topology::MakeBinaryTrees(hosts);
+  for (const std::vector<int>* tree : {&trees.first, &trees.second}) {
+    for (int host = 0; host < hosts; ++host) {
+      const int parent = (*tree)[static_cast<size_t>(host)];
+      for (int k = 0; k < ranks && parent >= 0; ++k) {
+        planned[static_cast<size_t>(ranks * host + k)].push_back(ranks * parent + k);
+        planned[static_cast<size_t>(ranks * parent + k)].push_back(ranks * host + k);
+      }
+    }
+  }
+  return planned;
+}
+
+// Two hosts a switch, the switches in turn, so that hosts are not numbered as they come.
+std::vector<RankPlace> PlacesOfHosts(int hosts, int ranks) {
+  std::vector<RankPlace> places(static_cast<size_t>(hosts * ranks));
+  for (int r = 0; r < hosts * ranks; ++r) {
+    const int host = r / ranks, switches = (hosts + 1) / 2;
+    places[static_cast<size_t>(r)].host = absl::StrCat("h", host);
+    places[static_cast<size_t>(r)].switch_name = absl::StrCat("s", host % switches);
+  }
+  return places;
+}
+
+TEST(GroupPlaceTest, TreesArePlannedWhereEveryEdgeHasFlowsBothWays) {
+  for (int hosts : {2, 3, 4, 6, 8}) {
+    for (int ranks : {1, 2}) {
+      SCOPED_TRACE(absl::StrCat(hosts, " hosts of ", ranks));
+      const std::vector<RankPlace> places = PlacesOfHosts(hosts, ranks);
+      const std::vector<std::vector<int>> flows = TreeFlows(hosts, ranks);
+      EXPECT_TRUE(GroupPlace(places).planned_trees.empty());
+      const GroupPlace place(places, flows);
+      ASSERT_EQ(place.planned_trees.size(), 2U);
+      for (const HostTree& tree : place.planned_trees) {
+        int roots = 0;
+        for (size_t host = 0; host < place.hosts.size(); ++host) {
+          if (tree.parent[host] < 0) {
+            ++roots;
+            continue;
+          }
+          const size_t parent = static_cast<size_t>(tree.parent[host]);
+          const std::vector<int>& children = tree.children[parent];
+          EXPECT_EQ(std::count(children.begin(), children.end(), host), 1);
+          const std::vector<int>& peers = flows[static_cast<size_t>(place.hosts[host][0])];
+          EXPECT_NE(std::find(peers.begin(), peers.end(), place.hosts[parent][0]), peers.end());
+        }
+        EXPECT_EQ(roots, 1);
+      }
+      std::vector<std::vector<int>> one_way = flows;  // of one edge
+      const int peer = one_way.back().back();
+      std::erase(one_way.back(), peer);
+      EXPECT_TRUE(GroupPlace(places, one_way).planned_trees.empty());
+    }
+  }
+}
+
+TEST(GroupPlaceTest, TheFlowsOfAnAllToAllAreNoTrees) {
+  std::vector<std::vector<int>> flows(8);
+  for (int from = 0; from < 8; ++from) {
+    for (int to = 0; to < 8; ++to) {
+      if (to != from) flows[static_cast<size_t>(from)].push_back(to);
+    }
+  }
+  const GroupPlace place(PlacesOfHosts(8, 1), flows);
+  EXPECT_FALSE(place.planned_ring.empty());
+  EXPECT_TRUE(place.planned_trees.empty());
+}
+
+TEST(GroupPlaceTest, AllReducesGoAlongPlannedTreesAlone) {
+  for (int hosts : {2, 3, 6, 8, 13}) {
+    for (int ranks : {1, 2, 3}) {
+      const int n = hosts * ranks;
+      const std::vector<std::vector<int>> flows = TreeFlows(hosts, ranks);
+      const auto place = std::make_shared<const GroupPlace>(PlacesOfHosts(hosts, ranks), flows);
+      for (const auto in_place :
+           {CaseOptions::kNobody, CaseOptions::kEverybody, CaseOptions::kSome}) {
+        Case built = BuildCase(kTree, CollectiveKind::kAllReduce, n,
+                               {.count = 2400, .chunk = 50, .in_place = in_place});
+        for (size_t r = 0; r < built.specs.size(); ++r) {
+          built.specs[r].place = place;
+          built.schedules[r] = kTree.build(built.specs[r]);
+        }
+        SCOPED_TRACE(absl::StrCat(hosts, " hosts of ", ranks, ": ", built.text));
+        EXPECT_EQ(VerifySchedules(built.specs, built.schedules), absl::OkStatus());
+        std::set<std::pair<int, int>> used;
+        for (int rank = 0; rank < n; ++rank) {
+          for (const Step& step : built.schedules[static_cast<size_t>(rank)].steps) {
+            if (step.kind != StepKind::kSend || step.peer / ranks == rank / ranks) continue;
+            const std::vector<int>& peers = flows[static_cast<size_t>(rank)];
+            EXPECT_NE(std::find(peers.begin(), peers.end(), step.peer), peers.end())
+                << rank << " to " << step.peer;
+            used.emplace(rank, step.peer);
+          }
+        }
+        std::set<std::pair<int, int>> planned;  // every rail is used
+        for (int rank = 0; rank < n; ++rank) {
+          for (int peer : flows[static_cast<size_t>(rank)]) planned.emplace(rank, peer);
+        }
+        EXPECT_EQ(used, planned);
+        const Cost cost = kTree.cost(built.specs[0]), counted = Counted(built);
+        EXPECT_EQ(cost.turns, counted.turns);
+        EXPECT_NEAR(cost.messages, counted.messages, 0.01 * counted.messages);
+        EXPECT_NEAR(cost.elements, counted.elements, 0.01 * counted.elements);
+        EXPECT_NEAR(cost.reduced, counted.reduced, 0.01 * counted.reduced);
+        EXPECT_NEAR(cost.balance, counted.balance, 0.01);
+        EXPECT_NEAR(cost.elements_across, counted.elements_across, 0.01 * counted.elements_across);
+        if (place->switches.size() < 2) continue;
+        EXPECT_NEAR(cost.elements_beyond, counted.elements_beyond, 0.01 * counted.elements_beyond);
+      }
+    }
+  }
+}
+
+// Six hosts, whose planned trees have no ring through all of them.
+TEST(CostTest, WhatLeavesPlannedTreesCountsTwiceBetweenSwitches) {
+  const std::vector<RankPlace> places = PlacesOfHosts(6, 1);
+  const auto hashed = std::make_shared<const GroupPlace>(places);
+  const auto planned = std::make_shared<const GroupPlace>(places, TreeFlows(6, 1));
+  ASSERT_TRUE(planned->planned_ring.empty());
+  ASSERT_EQ(planned->planned_trees.size(), 2U);
+  const auto beyond = [](const Algorithm& algorithm, CollectiveKind kind, const auto& place) {
+    CollectiveSpec spec{.kind = kind, .size = 6, .count = 4800, .chunk = 100, .place = place};
+    return algorithm.cost(spec).elements_beyond;
+  };
+  for (const auto& [algorithm, kind] :
+       {std::pair(&kRing, CollectiveKind::kAllReduce),
+        std::pair(&kHalvingDoubling, CollectiveKind::kAllReduce),
+        std::pair(&kHierarchical, CollectiveKind::kAllReduce),
+        std::pair(&kChain, CollectiveKind::kBroadcast),
+        std::pair(&kTree, CollectiveKind::kBroadcast)}) {  // from a root, by other edges
+    EXPECT_GT(beyond(*algorithm, kind, hashed), 0) << algorithm->name;
+    EXPECT_DOUBLE_EQ(beyond(*algorithm, kind, planned), 2 * beyond(*algorithm, kind, hashed))
+        << algorithm->name;
   }
 }
 

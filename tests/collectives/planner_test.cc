@@ -17,6 +17,7 @@
 #include "collectives/planner/concurrent.h"
 #include "collectives/planner/forced.h"
 #include "tests/collectives/schedule_cases.h"
+#include "topology/job/binary_trees.h"
 
 namespace weft::collectives::planner {
 namespace {
@@ -119,6 +120,34 @@ TEST(PlannerTest, LargeSizesKeepToThePlannedRing) {
     if (!kTree.has(kind)) continue;
     EXPECT_GT(time, hashed) << ToString(kind);
   }
+}
+
+// Eight hosts in pairs under four switches whose cables carry half of what their NICs do: the trees
+// of the plan take as long as their cables need, hashed ones twice as long.
+TEST(PlannerTest, ATreeThatIsPlannedIsNoDearerThanItsCables) {
+  std::vector<RankPlace> places(8);
+  std::vector<std::vector<int>> ring(8), trees(8);
+  const topology::BinaryTrees parents = topology::MakeBinaryTrees(8);
+  for (size_t r = 0; r < 8; ++r) {
+    places[r] = {.host = absl::StrCat(r), .switch_name = absl::StrCat("s", r / 2), .nics = 1};
+    places[r].nic_rate = places[r].host_rate = places[r].switch_rate = 12.5e6;
+    ring[r].push_back(static_cast<int>(r + 1) % 8);
+    for (int parent : {parents.first[r], parents.second[r]}) {
+      if (parent < 0) continue;
+      trees[r].push_back(parent);
+      trees[static_cast<size_t>(parent)].push_back(static_cast<int>(r));
+    }
+  }
+  CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 8, 1 << 20);
+  spec.chunk = 4096;
+  const auto time = [&](const std::vector<std::vector<int>>& flows) {
+    spec.place = std::make_shared<const GroupPlace>(places, flows);
+    return static_cast<double>(TimeOf(kTree.cost(spec), spec, 4, Table(2)));
+  };
+  // A switch between two others sends six halves of the buffer, in either numbering of the trees.
+  const double cables = 3.0 * (4 << 20) / 12.5e6 * 1e9;
+  EXPECT_NEAR(time(trees), cables, 0.1 * cables);
+  EXPECT_NEAR(time(ring), 2 * cables, 0.2 * cables);
 }
 
 TEST(PlannerTest, WhatStaysInsideAHostPassesItsMemoryWhicheverRankSendsTheRest) {

@@ -38,10 +38,10 @@ def write_fabric(fabric, folder) -> tuple:
     return folder / "known.toml", folder / "known.hashes"
 
 
-def plan(fabric_file, hashes, out, ranks, size, *more):
+def plan(fabric_file, hashes, out, ranks, size, *more, algorithm="ring"):
     return run("weft-plan", "paths", "--fabric", fabric_file, "--hash", hashes, "--transport",
                "tcp", "--layout", f"dp={ranks}", "--node", "gpus=1", "--traffic",
-               f"name=gradients,axes=dp,collective=all_reduce,bytes={size}", "--out", out, *more)
+               f"name=gradients,axes=dp,collective=all_reduce,algorithm={algorithm},bytes={size}", "--out", out, *more)
 
 
 def discover_undisturbed(test, discover):

@@ -21,27 +21,38 @@ def bw(transport, *more, algorithm="ring", size=SIZE):
             all_reduce.BUFFERS, "--json", *more]
 
 
+def tree_edges(ranks):
+    """(child, parent) of both trees of NCCL's double binary tree over an even number of ranks."""
+    edges = []
+    for rank in range(1, ranks):
+        bit = rank & -rank
+        parent = rank - bit if rank & 2 * bit or rank + bit >= ranks else rank + bit
+        edges += [(rank, parent), (ranks - 1 - rank, ranks - 1 - parent)]
+    return edges
+
+
 class PlannedTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="weft-planned-")
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def plan(self, fabric, seed):
-        out = self.folder / f"plan{seed}"
+    def plan(self, fabric, seed, algorithm="ring"):
+        out = self.folder / f"plan-{algorithm}{seed}"
         fabric_file, hashes = planned.write_fabric(fabric, self.folder)
         planned.plan(fabric_file, hashes, out, fabric.hosts, SIZE, "--order", "random", "--seed",
-                     seed)
+                     seed, algorithm=algorithm)
         return out
 
     def test_every_flow_of_the_job_takes_its_planned_spine(self):
         with netns.Fabric(leaves=4, spines=2, hosts_per_leaf=2, mbit=40) as fabric:
-            for transport, seed in (("tcp", 1), ("tcp", 2)):
-                out = self.plan(fabric, seed)
-                expected = self.planned_bytes(fabric, planned.Plan(out))
+            for transport, algorithm, seed in (("tcp", "ring", 1), ("tcp", "ring", 2), ("tcp", "tree", 1),
+                                               ("tcp", "tree", 2)):
+                out = self.plan(fabric, seed, algorithm)
+                expected = self.planned_bytes(fabric, planned.Plan(out), algorithm)
                 before = fabric.counters()
                 text = planned.wait_all(planned.start_job(
-                    fabric, out, bw(transport), lambda name: int(name[1:])))
+                    fabric, out, bw(transport, algorithm=algorithm), lambda name: int(name[1:])))
                 after = fabric.counters()
                 row = next(json.loads(line) for line in text.splitlines()
                            if line.startswith("{"))["rows"][0]["in_place"]
@@ -50,7 +61,7 @@ class PlannedTest(unittest.TestCase):
                 for leaf in range(fabric.leaves):
                     for spine in range(fabric.spines):
                         self.assertGreaterEqual(sent[leaf][spine], expected[leaf][spine],
-                                                (transport, leaf, spine, sent, expected))
+                                                (transport, algorithm, leaf, spine, sent, expected))
 
     def test_collectives_are_planned_by_the_switches_of_the_plan(self):
         with netns.Fabric(leaves=4, spines=2, hosts_per_leaf=2, mbit=40) as fabric:
@@ -84,12 +95,16 @@ class PlannedTest(unittest.TestCase):
                 self.assertLessEqual({"ring", "three_level"}, set(algorithms))
                 self.assertEqual({other["in_place"]["wrong"] for other in of_size}, {0})
 
-    def planned_bytes(self, fabric, plan):
+    def planned_bytes(self, fabric, plan, algorithm):
         out = [[0] * fabric.spines for _ in range(fabric.leaves)]
-        share = all_reduce.ring_bytes(len(plan.host_of_rank), SIZE) * REPEATS
-        for _, _, choices in plan.flows:
+        ranks = len(plan.host_of_rank)
+        edges = tree_edges(ranks)
+        for rank, peer, choices in plan.flows:
+            share = all_reduce.ring_bytes(ranks, SIZE)
+            if algorithm == "tree":
+                share = SIZE / 2 * sum(edge in ((rank, peer), (peer, rank)) for edge in edges)
             for leaf, choice in choices.items():
-                out[int(leaf[4:])][int(choice.split("/")[0])] += share
+                out[int(leaf[4:])][int(choice.split("/")[0])] += share * REPEATS
         return out
 
     def test_a_plan_of_other_hosts_or_ranks_is_refused_by_name(self):

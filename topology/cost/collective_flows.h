@@ -7,7 +7,8 @@
 //                 both have ranks of the group: each hop carries 2 (n-1)/n S (all-reduce),
 //                 (n-1)/n S
 //   hierarchical  inside a slot with g ranks, then g rings over slots of S/g each, inside again
-//   tree          over slots: two binary trees, each with half of S up and down each edge
+//   tree          over slots: two binary trees (topology/job/binary_trees.h), each with half of S
+//                 up and down each edge
 //   all-to-all    S/n from each rank to each; between slots on the target's rail (NCCL's PXN)
 //   send_recv     S from each rank to the next of its group
 #ifndef WEFT_TOPOLOGY_COST_COLLECTIVE_FLOWS_H_
@@ -63,13 +64,6 @@ struct TrafficFlows {
 // `nics` of a host.
 TrafficFlows FlowsOf(const Traffic& traffic, const Mesh& mesh, const NodeShape& node,
                      const RankBlocks& blocks, int nics);
-
-// Parents of the two trees over 0..size-1, -1 at the roots: every position is a leaf in at least
-// one of them, but for position 0 of an odd number.
-struct BinaryTrees {
-  std::vector<int> first, second;
-};
-BinaryTrees MakeBinaryTrees(int size);
 
 }  // namespace weft::topology
 

@@ -29,16 +29,19 @@ struct Case {
   int hosts, ranks;  // of a host
 };
 
-BytesBetween OfSchedules(const Case& one) {
+// `planned`: by rank, those to which it has planned flows.
+BytesBetween OfSchedules(const Case& one, const std::vector<std::vector<int>>& planned = {}) {
   const int n = one.hosts * one.ranks;
-  std::vector<std::string> names;
-  for (int rank = 0; rank < n; ++rank) names.push_back(absl::StrCat(rank / one.ranks));
+  std::vector<RankPlace> places(static_cast<size_t>(n));
+  for (int rank = 0; rank < n; ++rank) {
+    places[static_cast<size_t>(rank)].host = absl::StrCat(rank / one.ranks);
+  }
   const bool whole = one.kind == CollectiveKind::kAllReduce;
   CollectiveSpec spec{.kind = one.kind,
                       .size = n,
                       .count = whole ? kCount : kCount / static_cast<uint64_t>(n),
                       .chunk = kCount,
-                      .place = std::make_shared<const GroupPlace>(names)};
+                      .place = std::make_shared<const GroupPlace>(places, planned)};
   BytesBetween bytes;
   for (spec.rank = 0; spec.rank < n; ++spec.rank) {
     for (const Step& step : FindAlgorithm(one.algorithm, one.kind)->build(spec).steps) {
@@ -50,7 +53,7 @@ BytesBetween OfSchedules(const Case& one) {
   return bytes;
 }
 
-BytesBetween OfClosedForm(const Case& one, GroupAlgorithm algorithm) {
+std::vector<topology::SlotFlow> FlowsOfClosedForm(const Case& one, GroupAlgorithm algorithm) {
   const int n = one.hosts * one.ranks;
   topology::Traffic traffic;
   traffic.axes = {topology::Axis::kData};
@@ -58,20 +61,24 @@ BytesBetween OfClosedForm(const Case& one, GroupAlgorithm algorithm) {
   traffic.algorithm = algorithm;
   traffic.bytes = Bytes(static_cast<int64_t>(kCount) * kElement);
   const topology::Mesh mesh = *topology::Mesh::Create({{topology::Axis::kData, n}});
+  return FlowsOf(traffic, mesh, {}, topology::RankBlocks::Contiguous(n, one.ranks), one.ranks)
+      .flows;
+}
+
+BytesBetween OfClosedForm(const Case& one, GroupAlgorithm algorithm) {
   BytesBetween bytes;
-  for (const topology::SlotFlow& flow :
-       FlowsOf(traffic, mesh, {}, topology::RankBlocks::Contiguous(n, one.ranks), one.ranks)
-           .flows) {
+  for (const topology::SlotFlow& flow : FlowsOfClosedForm(one, algorithm)) {
     bytes[{flow.source, flow.target}] += flow.bytes;
   }
   return bytes;
 }
 
 // Rounding: a flow's bytes are whole.
-void ExpectAlike(const Case& one, GroupAlgorithm algorithm) {
+void ExpectAlike(const Case& one, GroupAlgorithm algorithm,
+                 const std::vector<std::vector<int>>& planned = {}) {
   const std::string name = absl::StrCat(one.algorithm, " ", ToString(one.kind), " on ", one.hosts,
                                         " hosts of ", one.ranks);
-  const BytesBetween sent = OfSchedules(one), expected = OfClosedForm(one, algorithm);
+  const BytesBetween sent = OfSchedules(one, planned), expected = OfClosedForm(one, algorithm);
   ASSERT_EQ(sent.size(), expected.size()) << name;
   for (const auto& [hosts, bytes] : expected) {
     ASSERT_TRUE(sent.contains(hosts)) << name << ": " << hosts.first << " to " << hosts.second;
@@ -91,7 +98,22 @@ TEST(ClosedForms, RingsSendWhatTheirSchedulesSend) {
   }
 }
 
-// The closed form numbers the nodes as NCCL does, our algorithm otherwise: the edges are others,
+// Where the closed form's flows are planned, the edges are the same: on every rail of the hosts.
+TEST(ClosedForms, TreesAlongAPlanSendWhatWasPlanned) {
+  for (int hosts : {2, 3, 4, 6, 7, 8, 13}) {
+    for (int ranks : {1, 2, 4}) {
+      const Case one{"tree", CollectiveKind::kAllReduce, hosts, ranks};
+      std::vector<std::vector<int>> planned(static_cast<size_t>(hosts * ranks));
+      for (const topology::SlotFlow& flow : FlowsOfClosedForm(one, GroupAlgorithm::kTree)) {
+        planned[static_cast<size_t>(flow.source * ranks + flow.source_gpu)].push_back(
+            flow.target * ranks + flow.target_gpu);
+      }
+      ExpectAlike(one, GroupAlgorithm::kTree, planned);
+    }
+  }
+}
+
+// Without a plan our algorithm numbers the nodes otherwise than NCCL: the edges are others,
 // what crosses all of them is the same, and no host sends more than twice its buffer.
 TEST(ClosedForms, TreesOverHostsSendAsMuchAsTheirSchedules) {
   for (int hosts = 2; hosts <= 16; ++hosts) {

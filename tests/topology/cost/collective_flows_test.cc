@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include <cmath>
 #include <map>
 
 #include "topology/job/mesh_text.h"
@@ -71,32 +70,6 @@ TEST(CollectiveFlows, FewerNicsThanGpusAreShared) {
   NicsOfGpu more = NicsOf(1, 2, 8);
   EXPECT_EQ(more.first, 4);
   EXPECT_EQ(more.count, 4);
-}
-
-TEST(CollectiveFlows, TreesGiveEveryPositionOneParentAndTwoChildrenAtMost) {
-  for (int size : {2, 3, 4, 7, 8, 13, 64, 100}) {
-    BinaryTrees trees = MakeBinaryTrees(size);
-    std::vector<int> leaf_in(static_cast<size_t>(size), 0);
-    for (const std::vector<int>* tree : {&trees.first, &trees.second}) {
-      std::vector<int> children(static_cast<size_t>(size), 0);
-      int roots = 0;
-      for (int i = 0; i < size; ++i) {
-        int parent = (*tree)[static_cast<size_t>(i)];
-        roots += parent < 0 ? 1 : 0;
-        if (parent >= 0) ++children[static_cast<size_t>(parent)];
-        int depth = 0;
-        for (int at = i; at >= 0 && depth <= size; at = (*tree)[static_cast<size_t>(at)]) ++depth;
-        EXPECT_LE(std::ldexp(1, depth), 4 * size) << "depth " << depth << " of " << size;
-      }
-      EXPECT_EQ(roots, 1);
-      for (int i = 0; i < size; ++i) {
-        EXPECT_LE(children[static_cast<size_t>(i)], 2);
-        leaf_in[static_cast<size_t>(i)] += children[static_cast<size_t>(i)] == 0 ? 1 : 0;
-      }
-    }
-    for (int i = size % 2; i < size && size > 3; ++i)
-      EXPECT_GE(leaf_in[static_cast<size_t>(i)], 1) << i;
-  }
 }
 
 TEST(CollectiveFlows, ATreeSendsHalfUpAndDownEachEdgeOfBothTrees) {
