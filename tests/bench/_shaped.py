@@ -1,7 +1,8 @@
-"""weft-train with each rank on a host of its own: network namespaces, links shaped by tbf.
+"""weft-train with each rank on a host of its own: network namespaces, links shaped by tbf, delayed by netem.
 
     with Hosts(2) as hosts:                       # links as fast as the machine makes them
         hosts.shape(1000)                         # Mbit/s of each host's link, both ways; None: as before
+        hosts.delay(50)                           # us that a packet takes longer to its host; 0: as before
         run = hosts.train(folder, ["parallel.tensor=2"])
 
 The ranks are started by one weft-run a host, as on a cluster.
@@ -68,6 +69,15 @@ class Hosts:
                 else:
                     subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "del", "dev", device, "root"],
                                    capture_output=True)
+
+    def delay(self, microseconds: int) -> None:
+        """Where netns.why_no_netem() has nothing to say. At the leaf's port, whose rate tbf does not shape."""
+        for host in range(self.count):
+            words = ["tc", "qdisc", "replace" if microseconds else "del", "dev", f"h{host}", "root"]
+            if microseconds:
+                self._fabric.at(f"l{host}", [*words, "netem", "limit", 10000, "delay", f"{microseconds}us"])
+            else:
+                subprocess.run(["ip", "netns", "exec", f"l{host}", *words], capture_output=True)
 
     def train(self, folder: pathlib.Path, settings: list[str], warm_up: int, more: dict | None = None) -> Run:
         """`more`: environment of the ranks."""

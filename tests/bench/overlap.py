@@ -1,12 +1,16 @@
 """Communication hidden under computation, by axis, over shaped links; the bubble of each pipeline schedule.
 
-Two ranks train with weft-train under weft-run, each on a host of its own (network namespaces, links shaped by tbf),
-three runs a turn: links as fast as the machine makes them, links shaped with this axis' overlap switched off
-(parallel.overlap, parallel.receives_ahead), links shaped with it. `peer` is all communication of a step: what rank 0
-waits for it without overlap. `ours` is what it waits with. The pipeline's bubble is part of neither (bubble_seconds
-of metrics.jsonl); what it waits on fast links, for unequal ranks, is taken off both. `ratio` is how much of the communication there is for each second exposed; the
-case says the exposed share beside its goal: 1/10, and 1/2 for data parallelism with one chunk of the model a rank
-(1/(2 vpp)). Computation is real, one thread a rank.
+Ranks train with weft-train under weft-run, each on a host of its own (network namespaces, links shaped by tbf), three
+runs a turn: links as fast as the machine makes them, links shaped with this axis' overlap switched off
+(parallel.overlap, parallel.receives_ahead), links shaped with it. Shaped links also have a delay (--delay) where the
+kernel has netem; where it does not, standard error says so, and each row's case. `peer` is all communication of a
+step: what rank 0 waits for it without overlap. `ours` is what it waits with. The pipeline's bubble is part of neither
+(bubble_seconds of metrics.jsonl); what rank 0 waits on fast links, for unequal ranks, is taken off both. `ratio` is how
+much of the communication there is for each second exposed; the case says the exposed share beside its goal: 1/10, and
+for data parallelism 1/(2 vpp), with vpp chunks of the model a rank: 1/2 on two ranks, and 1/4 on two replicas of an
+interleaved pipeline of two stages. The latter has four ranks: on fewer cores they wait for cores as well, on fast links
+as on shaped ones, and the computation of one rank may hide what another one waits for. Computation is real, one thread
+a rank.
 
 The rows "bubble" are measured in one host's memory: `ours` is the part of the step's passes, from the first to the
 last on any stage, in which a stage ran none; `peer` is theory, with the mean durations that the run had.
@@ -34,7 +38,7 @@ COMMON = ["train.precision=fp32", "train.threads=1", "train.peak_tflops=1", "val
           "validation.batches=1", "sample.tokens=0", "checkpoint.every=0"]
 # Mbit/s: slow enough that communication is a good part of the step, fast enough that computation could hide it, and
 # what tbf keeps on two busy cores.
-Case = collections.namedtuple("Case", "axis mbit goal off settings")
+Case = collections.namedtuple("Case", "axis mbit goal off settings hosts", defaults=[2])
 GPT = ["model.layers=4", "model.hidden=256", "model.heads=4"]
 PIPELINE = [*GPT, "model.sequence=128", "train.global_batch=32", "train.micro_batch=1", "parallel.pipeline=2",
             "parallel.stages=even"]
@@ -42,6 +46,11 @@ CASES = {
     "data": Case("data", 300, 0.5, "parallel.overlap=none",
                  [*GPT, "model.layers=6", "model.sequence=256", "train.global_batch=16",
                   "parallel.bucket_bytes=1MiB"]),
+    "data, 2 chunks a stage": Case("data", 300, 0.25, "parallel.overlap=none",
+                                   [*GPT, "model.layers=8", "model.sequence=256", "train.global_batch=16",
+                                    "train.micro_batch=1", "parallel.pipeline=2", "parallel.schedule=interleaved",
+                                    "parallel.chunks=2", "parallel.stages=even", "parallel.bucket_bytes=1MiB"],
+                                   hosts=4),
     "tensor": Case("tensor", 500, 0.1, "parallel.overlap=none",
                    ["model.layers=4", "model.hidden=1024", "model.heads=8", "model.sequence=256",
                     "model.block=parallel", "train.global_batch=4", "parallel.tensor=2",
@@ -69,6 +78,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=13, help=f"of each run; the first {WARM_UP} do not count")
     parser.add_argument("--quick", action="store_true", help="one turn of 7 steps each")
+    parser.add_argument("--delay", type=int, default=50, help="us of each shaped link, one way, where there is netem")
     parser.add_argument("--case", choices=[*CASES, "bubble"], action="append")
     options = parser.parse_args()
     if options.quick:
@@ -76,13 +86,16 @@ def main() -> None:
     netns.enter()
     netns.require_tbf()
     netns.call(["ip", "link", "set", "lo", "up"])  # for the rows "bubble", which need no hosts
+    if options.delay and (reason := netns.why_no_netem()):
+        say(f"links have no delay, since this kernel has no netem: {reason}")
+        options.delay = 0
     with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder)
         make_data(scratch, VOCABULARY)
         common = [*COMMON, f"data.prefix={scratch / 'data'}", f"train.steps={options.steps}"]
-        with Hosts(2) as hosts:
-            for name, case in CASES.items():
-                if not options.case or name in options.case:
+        for name, case in CASES.items():
+            if not options.case or name in options.case:
+                with Hosts(case.hosts) as hosts:
                     print(json.dumps(overlap(hosts, scratch, name, case, common, options)), flush=True)
         if not options.case or "bubble" in options.case:
             for schedule in SCHEDULES:
@@ -94,7 +107,8 @@ def overlap(hosts: Hosts, scratch: pathlib.Path, name: str, case: Case, common: 
     for turn in range(options.repeats):
         for what, mbit, more in (("fast", None, []), ("off", case.mbit, [case.off]), ("on", case.mbit, [])):
             hosts.shape(mbit)
-            run = hosts.train(scratch / f"{name.replace(', ', '-')}-{what}-{turn}",
+            hosts.delay(options.delay if mbit else 0)
+            run = hosts.train(scratch / f"{name.replace(', ', '-').replace(' ', '-')}-{what}-{turn}",
                               [*common, *case.settings, *more, "log.trace_steps=0"], WARM_UP)
             waits[what].append(run.median(f"exposed_{case.axis}_seconds"))
             seconds[what].append(run.median("step_seconds"))
@@ -102,9 +116,11 @@ def overlap(hosts: Hosts, scratch: pathlib.Path, name: str, case: Case, common: 
             f"with overlap {waits['on'][-1]:.3f} s a step of {seconds['on'][-1]:.3f} s")
     fast, off, on = (statistics.median(waits[what]) for what in ("fast", "off", "on"))
     total, exposed = max(off - fast, 1e-9), max(on - fast, 1e-9)
-    return {"name": "overlap", "case": f"{name}, {case.mbit} Mbit/s: exposed {exposed / total:.2f} of it, goal {case.goal}",
+    link = f"{case.mbit} Mbit/s, " + (f"{options.delay} us" if options.delay else "no delay")
+    return {"name": "overlap", "case": f"{name}, {link}: exposed {exposed / total:.2f} of it, goal {case.goal}",
             "ours": exposed, "peer": total, "peer_name": "all communication", "unit": "s a step",
             "ratio": total / exposed, "repeats": options.repeats, "exposed_share": exposed / total,
+            "delay_us": options.delay,
             "step_seconds": {what: statistics.median(values) for what, values in seconds.items()}}
 
 

@@ -348,6 +348,18 @@ def require_tbf() -> None:
         call(["ip", "link", "del", "tbf0"])
 
 
+def why_no_netem() -> str:
+    """Inside: empty where links can have a delay (netem), else what the kernel says."""
+    call(["ip", "link", "add", "netem0", "type", "veth", "peer", "name", "netem1"])
+    try:
+        call(["tc", "qdisc", "add", "dev", "netem0", "root", "netem", "delay", "1ms"])
+    except RuntimeError as error:
+        return " ".join(str(error).split())
+    finally:
+        call(["ip", "link", "del", "netem0"])
+    return ""
+
+
 def require_routers() -> None:
     """Inside: skips where there is no veth or no ECMP with a seed."""
     try:
