@@ -304,7 +304,9 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
   if (!planned.ok()) return Finished(planned.status());
   PlanEntry& entry = **planned;
   if (entry.called.algorithm.empty() || entry.called.type != type || entry.called.op != op) {
-    descriptor.algorithm = entry.choice.ToText();
+    // Ranks that do the same by rings and by links do not meet.
+    descriptor.algorithm =
+        absl::StrCat(entry.choice.ToText(), entry.multicast != nullptr ? " by rings" : "");
     entry.check = descriptor.Hash();
     entry.called = std::move(descriptor);
   }

@@ -14,6 +14,8 @@
 namespace weft::collectives {
 namespace {
 
+// At least one turn of so many moves the links.
+constexpr uint64_t kTurnsOfLinks = 8;
 // How often operations under way are looked at for stalls and failures.
 constexpr int64_t kExaminePeriodNs = 20'000'000;
 
@@ -59,7 +61,7 @@ void EndpointImpl::Start(std::shared_ptr<Operation> operation) {
 bool EndpointImpl::PrepareWait() {
   if (!links_.PrepareWait()) return false;
   return std::none_of(active_.begin(), active_.end(), [](const auto& operation) {
-    return operation->verdict.ok() && operation->CanAdvance();
+    return operation->verdict.ok() && operation->outlook() == Outlook::kReady;
   });
 }
 
@@ -93,7 +95,14 @@ bool EndpointImpl::Turn(int64_t now_ns) {
   now_ns_ = std::max(now_ns, now_ns_);
   ++turn_;
   bool moved = false;
-  if (TakeInbox(now_ns_)) moved |= AdvanceAll(now_ns_);  // posted before bytes are moved
+  if (TakeInbox(now_ns_)) {
+    moved |= AdvanceAll(now_ns_);  // posted before bytes are moved
+    // Calls that were done by shared memory alone leave the links to one turn of several.
+    if (active_.empty() && fillers_.empty() && turn_ % kTurnsOfLinks != 0) {
+      links_.WakePeers();
+      return true;
+    }
+  }
   moved |= links_.Progress(now_ns_);
   registrations_.DropGone();
   // Before operations see which links broke: a rank that leaves because of a failure tells why
@@ -103,7 +112,10 @@ bool EndpointImpl::Turn(int64_t now_ns) {
     HandleNotice(links_.of(rank), bytes);
   }
   for (const Peer* peer : links_.TakeDeparted(now_ns_)) groups_.Depart(peer->rank, peer->gone);
-  moved |= AdvanceAll(now_ns_);
+  if (AdvanceAll(now_ns_)) {
+    moved = true;
+    links_.WakePeers();
+  }
   if (!fillers_.empty()) moved |= fillers_.Post();
   if (links_.notices_waiting()) moved |= links_.FlushNotices(now_ns_);
   if (!active_.empty() && now_ns_ >= examine_ns_) {

@@ -62,6 +62,14 @@ struct Invocation {
   uint64_t ring_call = 0;           // and the number of the call among those that use them
 };
 
+// Whether an Advance() would move something now. A look, which costs little beside a turn of the
+// transports; before a sleep.
+enum class Outlook : uint8_t {
+  kLinks,   // when links have moved
+  kNothing, // not before another process has written to memory that is looked at
+  kReady,   // it would
+};
+
 // What runs the calls of a plan, one after another.
 class Runner {
  public:
@@ -74,8 +82,7 @@ class Runner {
   // True if anything moved. Stops for good at the first failure. `window`: how many messages to,
   // and from, one peer may be at the transport.
   virtual bool Advance(Peers& peers, uint32_t window) = 0;
-  // Whether Advance() would move something although no transport has: asked before a sleep.
-  virtual bool CanAdvance() const { return false; }
+  virtual Outlook outlook() const { return Outlook::kLinks; }
 
   virtual bool done() const = 0;
   virtual const absl::Status& status() const = 0;  // the first failure

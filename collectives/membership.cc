@@ -90,7 +90,7 @@ void EndpointImpl::EndWorks(Group& group) {
       for (auto& operation : active_) {
         if (&operation->group() == &group && !operation->verdict.ok()) CloseLinksOf(*operation);
       }
-      AdvanceAll(now_ns_);
+      if (AdvanceAll(now_ns_)) links_.WakePeers();  // of other groups
       unfinished = IsActive(group);
     });
     if (unfinished) poll(nullptr, 0, 1);
@@ -171,7 +171,7 @@ void EndpointImpl::DropLinks(const std::shared_ptr<Group>& group, const std::vec
     for (auto& operation : active_) {
       if (&operation->group() == group.get()) operation->cut_ns = now_ns_;
     }
-    AdvanceAll(now_ns_);  // what used them fails
+    if (AdvanceAll(now_ns_)) links_.WakePeers();  // what used them fails
   });
   EndWorks(*group);  // works that are left hold links to ranks that are left out
 }

@@ -80,6 +80,13 @@ bool MulticastRings::Add(int rank, const net::ShownMemory& shown) {
   return reader != nullptr;
 }
 
+void MulticastRings::Settle(bool open) {
+  state_ = open ? State::kOpen : State::kRefused;
+  if (open) return;
+  writer_ = net::shm::MulticastWriter();
+  for (auto& reader : readers_) reader.reset();
+}
+
 bool MulticastRings::CanWrite(uint64_t call) {
   if (call < writable_) return true;
   uint64_t finished = finished_;
@@ -301,18 +308,18 @@ bool MulticastRun::Advance(Peers& peers, uint32_t window) {
     return true;
   }
   if (!written_ && rings().CanWrite(call_.ring_call)) {
-    Write();
+    Write(peers);
     moved = true;
   }
   moved |= Collect();
   if (written_ && missing_ == 0 && status_.ok()) {
-    Complete();
+    Complete(peers);
     moved = true;
   }
   return moved;
 }
 
-void MulticastRun::Write() {
+void MulticastRun::Write(Peers& peers) {
   std::byte* const payload = rings().Payload(call_.ring_call);
   for (const MulticastPlan::Piece& piece : plan_->pieces) {
     if (piece.length == 0) continue;
@@ -322,7 +329,7 @@ void MulticastRun::Write() {
   // Calls of a group that differ may have the same number among those that use rings.
   rings().Publish(call_.ring_call, call_.key.check ^ call_.key.tag);
   written_ = true;
-  for (const int peer : plan_->partners) Wake(peer);
+  for (const int peer : plan_->partners) Wake(peer, peers);
 }
 
 bool MulticastRun::Collect() {
@@ -345,7 +352,7 @@ bool MulticastRun::Collect() {
   return moved;
 }
 
-void MulticastRun::Complete() {
+void MulticastRun::Complete(Peers& peers) {
   for (const MulticastPlan::Part& part : plan_->parts) {
     if (part.out.buffer == Buffer::kScratch || part.length == 0) continue;
     std::memcpy(At(part.out), payloads_[static_cast<size_t>(part.peer)] + part.at,
@@ -359,12 +366,13 @@ void MulticastRun::Complete() {
   done_ = true;
   if (!rings().Finish(call_.ring_call)) return;
   for (int peer = 0; peer < rings().size(); ++peer) {
-    if (rings().MayWaitForSpace(peer)) Wake(peer);
+    if (rings().MayWaitForSpace(peer)) Wake(peer, peers);
   }
 }
 
-void MulticastRun::Wake(int peer) const {
-  const auto& link = call_.group[static_cast<size_t>(peer)]->send;
+// A group that was shrunk may have closed the link: it is made anew, also to hear of a death.
+void MulticastRun::Wake(int peer, Peers& peers) const {
+  net::SendLink* link = peers.SendTo(*call_.group[static_cast<size_t>(peer)]);
   if (link != nullptr) link->WakePeer();
 }
 
@@ -387,16 +395,16 @@ std::byte* MulticastRun::At(Place place) const {
   return nullptr;
 }
 
-bool MulticastRun::CanAdvance() const {
-  if (links_ != nullptr || done_ || !status_.ok()) return false;
-  if (rings().state() == MulticastRings::State::kNone) return false;
-  if (rings().state() == MulticastRings::State::kRefused) return true;
-  if (!written_ && rings().CanWrite(call_.ring_call)) return true;
-  return std::any_of(plan_->partners.begin(), plan_->partners.end(), [this](int peer) {
-    uint64_t check;
-    return payloads_[static_cast<size_t>(peer)] == nullptr &&
-           rings().Read(peer, call_.ring_call, &check) != nullptr;
-  });
+Outlook MulticastRun::outlook() const {
+  if (links_ != nullptr || done_ || !status_.ok()) return Outlook::kLinks;
+  if (rings().state() == MulticastRings::State::kNone) return Outlook::kLinks;
+  if (rings().state() == MulticastRings::State::kRefused) return Outlook::kReady;
+  if (!written_ && rings().CanWrite(call_.ring_call)) return Outlook::kReady;
+  for (const int peer : plan_->partners) {
+    if (payloads_[static_cast<size_t>(peer)] != nullptr) continue;
+    if (rings().Has(peer, call_.ring_call)) return Outlook::kReady;
+  }
+  return Outlook::kNothing;
 }
 
 const absl::Status& MulticastRun::status() const {

@@ -44,7 +44,8 @@ class MulticastRings {
   bool Create();
   const net::shm::SharedMemory* memory() const { return writer_.memory().get(); }  // null: none
   bool Add(int rank, const net::ShownMemory& shown);  // false: it is no ring of this payload
-  void Settle(bool open) { state_ = open ? State::kOpen : State::kRefused; }
+  // After all ranks have mapped what they can. Refused: the memory and descriptor are given back.
+  void Settle(bool open);
 
   // ---- Once open. Calls are numbered from 0, alike on all ranks.
   bool CanWrite(uint64_t call);  // all ranks have finished what was in its entry
@@ -53,6 +54,9 @@ class MulticastRings {
   void Publish(uint64_t call, uint64_t check) { writer_.Publish(call, check); }
   const std::byte* Read(int rank, uint64_t call, uint64_t* check) const {
     return readers_[static_cast<size_t>(rank)]->Read(call, check);
+  }
+  bool Has(int rank, uint64_t call) const {
+    return readers_[static_cast<size_t>(rank)]->Has(call);
   }
   // This rank has used what all others have for `call`. True: some rank may wait for that, and
   // sleep; MayWaitForSpace() tells which.
@@ -110,7 +114,7 @@ class MulticastRun final : public Runner {
   void Begin(const Invocation& invocation, Peers& peers) override;
   void Rest() override;
   bool Advance(Peers& peers, uint32_t window) override;
-  bool CanAdvance() const override;
+  Outlook outlook() const override;
   bool done() const override { return links_ == nullptr ? done_ : links_->done(); }
   const absl::Status& status() const override;
   int failed_peer() const override;
@@ -122,10 +126,10 @@ class MulticastRun final : public Runner {
  private:
   MulticastRings& rings() const { return *call_.rings; }
   bool AdvanceOpening(Peers& peers);
-  void Write();
+  void Write(Peers& peers);
   bool Collect();
-  void Complete();
-  void Wake(int peer) const;
+  void Complete(Peers& peers);
+  void Wake(int peer, Peers& peers) const;
   std::byte* At(Place place) const;
 
   const std::shared_ptr<const MulticastPlan> plan_;

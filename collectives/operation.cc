@@ -25,7 +25,7 @@ uint64_t Descriptor::Hash() const {
 }
 
 std::string Descriptor::ToText() const {
-  if (kind == CollectiveKind::kBarrier) return "barrier()";
+  if (kind == CollectiveKind::kBarrier) return absl::StrCat("barrier(", algorithm, ")");
   std::string text = absl::StrCat(ToString(kind), "(", ToString(type));
   if (Reduces(kind)) absl::StrAppend(&text, ", ", ToString(op));
   if (kind == CollectiveKind::kAllGatherV) {

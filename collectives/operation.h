@@ -98,8 +98,7 @@ class Operation : public Work {
   Group& group() { return *group_; }
   virtual void Begin(Peers& peers) = 0;
   virtual bool Advance(Peers& peers, uint64_t turn) = 0;
-  // Whether Advance() would move something although no transport has: asked before a sleep.
-  virtual bool CanAdvance() const { return false; }
+  virtual Outlook outlook() const { return Outlook::kLinks; }
   virtual bool complete() const = 0;                  // everything moved
   virtual absl::Status failure(int* peer) const = 0;  // the first; *peer: group rank or -1
   virtual bool AtRest() = 0;

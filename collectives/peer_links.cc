@@ -86,6 +86,12 @@ bool PeerLinks::PrepareWait() {
   return quiet;
 }
 
+void PeerLinks::WakePeers() {
+  for (auto& transport : transports_) {
+    if (transport != nullptr) transport->WakePeers();
+  }
+}
+
 void PeerLinks::FinishWait() {
   for (auto& transport : transports_) {
     if (transport != nullptr) transport->FinishWait();

@@ -52,6 +52,8 @@ class PeerLinks final : private net::TransportEvents {
 
   // Moves bytes, and learns of links and notices. True if anything moved.
   bool Progress(int64_t now_ns);
+  // Wakes those of net::SendLink::WakePeer(), as Progress() does, too.
+  void WakePeers();
   bool PrepareWait();
   void FinishWait();
   int64_t NextDeadline() const;

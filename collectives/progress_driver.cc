@@ -102,6 +102,15 @@ void ProgressDriver::LayDownRole() {
   }
 }
 
+void ProgressDriver::Look(const Operation& operation, void (*wait)()) const {
+  constexpr int kLooks = 8;
+  const auto is_alone = [this] {
+    return unfinished_.load(std::memory_order_relaxed) <= 1 &&
+           !inbox_full_.load(std::memory_order_relaxed);
+  };
+  for (int i = 0; i < kLooks && is_alone() && operation.outlook() == Outlook::kNothing; ++i) wait();
+}
+
 void ProgressDriver::Wake() {
   const uint64_t one = 1;
   (void)!write(event_.get(), &one, sizeof(one));
@@ -184,12 +193,13 @@ void ProgressDriver::Start(std::shared_ptr<Operation> operation) {
 }
 
 absl::Status ProgressDriver::WaitFor(Operation& operation, absl::Duration timeout) {
-  const int64_t start_ns = SystemClock::Nanoseconds();
   const int64_t until_ns =
-      timeout >= absl::Hours(24 * 365) ? INT64_MAX : start_ns + absl::ToInt64Nanoseconds(timeout);
+      timeout >= absl::Hours(24 * 365)
+          ? INT64_MAX
+          : SystemClock::Nanoseconds() + absl::ToInt64Nanoseconds(timeout);
   Lock lock(mutex_);
   while (!operation.done()) {
-    if (SystemClock::Nanoseconds() >= until_ns) {
+    if (until_ns != INT64_MAX && SystemClock::Nanoseconds() >= until_ns) {
       return absl::DeadlineExceededError(
           absl::StrCat(operation.Describe(), " is not done after ", absl::FormatDuration(timeout)));
     }
@@ -218,6 +228,8 @@ bool ProgressDriver::Drive(Operation* operation, int64_t until_ns) {
   int64_t moved_ns = SystemClock::Nanoseconds();
   int64_t now_ns = moved_ns;
   while (true) {
+    // What comes through memory alone needs no turn to be seen.
+    if (operation != nullptr && spin_ns_ > 0) Look(*operation, Pause);
     if (engine_->Turn(now_ns)) moved_ns = now_ns;
     if (operation != nullptr) {
       if (operation->done() || now_ns >= until_ns) return true;
@@ -231,6 +243,7 @@ bool ProgressDriver::Drive(Operation* operation, int64_t until_ns) {
       Pause();
     } else if (operation != nullptr && idle_ns < spin_ns_ + yield_ns_) {
       sched_yield();
+      Look(*operation, [] { sched_yield(); });
       now_ns = SystemClock::Nanoseconds();
     } else if (idle_ns > 0) {
       Lock lock(mutex_);
@@ -243,6 +256,8 @@ bool ProgressDriver::Drive(Operation* operation, int64_t until_ns) {
       const Woken woken = Sleep(lock, until_ns);
       if (woken == Woken::kWithoutRole) return false;
       now_ns = SystemClock::Nanoseconds();
+      // Another thread may have driven meanwhile, and have finished it.
+      if (operation != nullptr && operation->done()) return true;
       // A look at deadlines is no reason to poll: many ranks on few cores would do little else.
       if (operation != nullptr && woken == Woken::kByNews) moved_ns = now_ns;
     }

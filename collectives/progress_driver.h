@@ -92,6 +92,9 @@ class ProgressDriver {
   // Without mutex_: turns until `operation` is done, `until_ns`, or the role should go to somebody
   // else; spins, yields and sleeps in between. False if the role went while it slept.
   bool Drive(Operation* operation, int64_t until_ns);
+  // Without mutex_, as the driver: until `operation`, which is not done, can move, or links may
+  // have something for it, or for a few times. Not while there are others, which move by turns.
+  void Look(const Operation& operation, void (*wait)()) const;
 
   ProgressEngine* const engine_;
   int64_t spin_ns_ = 0, yield_ns_ = 0;  // constant after Begin()

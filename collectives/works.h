@@ -66,7 +66,7 @@ class CollectiveWork final : public Operation {
     *peer = runner_->failed_peer();
     return runner_->status();
   }
-  bool CanAdvance() const override { return runner_->CanAdvance(); }
+  Outlook outlook() const override { return has_begun ? runner_->outlook() : Outlook::kLinks; }
   bool AtRest() override { return runner_->AtRest(); }
   bool Holds(int peer) override { return runner_->Holds(peer); }
   bool Needs(int peer) const override { return runner_->Needs(peer); }

@@ -231,7 +231,8 @@ class SendLink : public Link {
   virtual std::optional<uint32_t> Show(const std::byte* /*data*/, size_t /*bytes*/) {
     return kNotShown;
   }
-  // What the peer waits for has been written to memory that it maps: it is woken if it sleeps.
+  // What the peer waits for has been written to memory that it maps: if it sleeps, the next
+  // Transport::Progress() or WakePeers() wakes it.
   virtual void WakePeer() {}
 };
 
@@ -337,6 +338,8 @@ class Transport {
   // One turn: moves what can be moved and completes requests. True if anything moved. `now` never
   // goes back.
   virtual bool Progress(absl::Time now) = 0;
+  // That part of Progress() that SendLink::WakePeer() asks for.
+  virtual void WakePeers() {}
 
   // Sleeping without missing anything:
   //   if (transport.PrepareWait()) poll(wait_fd(), until NextDeadline());  transport.FinishWait();

@@ -262,8 +262,7 @@ void Endpoint::OnWatched() {
 }
 
 bool Endpoint::DrainSocket() {
-  constexpr int kPacketsPerTurn = 64;  // whatever is left is reported again
-  for (int i = 0; i < kPacketsPerTurn && alive() && !hung_up_ && pending_break_.ok(); ++i) {
+  for (size_t i = 0; i < kPacketsPerTurn && alive() && !hung_up_ && pending_break_.ok(); ++i) {
     absl::StatusOr<Packet> packet = ReceivePacket(wire_.socket.get(), 64);
     if (packet.ok() && packet->none) return true;
     // No descriptors left for what a peer shows: it is told when it offers from there.

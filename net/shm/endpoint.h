@@ -74,7 +74,9 @@ class Endpoint {
   virtual std::string Doing() const = 0;  // "3 sends were under way"
   // A packet of the link's socket, which is silent otherwise. An error breaks the link.
   virtual absl::Status OnPacket(const Packet& packet);
-  // Takes packets that have come. True: there are no more, and the socket stands.
+  // Takes packets that have come, up to so many: what is left is reported again. True: there are no
+  // more, and the socket stands.
+  static constexpr size_t kPacketsPerTurn = 64;
   bool DrainSocket();
 
   void StartConnecting(std::unique_ptr<Connecting> connecting);

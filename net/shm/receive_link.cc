@@ -287,11 +287,16 @@ absl::Status ShmReceiveLink::TakeOffer(const std::byte* body) {
   return absl::OkStatus();
 }
 
-// What says the number in the ring was written after the packet on the socket.
+// What says the number in the ring was written after the packet on the socket. Others may lie
+// before that packet, more than one look at the socket takes.
 std::shared_ptr<const Mapping> ShmReceiveLink::FindShown(uint32_t share) {
-  if (auto shown = shares_.Find(share)) return shown;
-  DrainSocket();
-  return shares_.Find(share);
+  auto shown = shares_.Find(share);
+  for (size_t i = 0; shown == nullptr && i < SharesSeen::kMost / kPacketsPerTurn; ++i) {
+    const bool is_drained = DrainSocket();
+    shown = shares_.Find(share);
+    if (is_drained) break;
+  }
+  return shown;
 }
 
 ShownMemory ShmReceiveLink::Shown(uint32_t number) {

@@ -178,10 +178,7 @@ std::optional<uint32_t> ShmSendLink::Show(const std::byte* data, size_t bytes) {
 }
 
 void ShmSendLink::WakePeer() {
-  if (!alive() || !up()) return;
-  Announce();
-  RingIfAsleep();
-  transport()->NoteLocalWork();
+  if (alive() && up()) Announce();
 }
 
 bool ShmSendLink::Move() {

@@ -33,6 +33,7 @@ class ShmTransport final : public Transport {
   std::unique_ptr<SendLink> Connect(absl::string_view address, Rank peer, absl::Time now) override;
   absl::StatusOr<Region> Register(void* data, size_t size) override;
   bool Progress(absl::Time now) override;
+  void WakePeers() override { RingPeers(); }
   int wait_fd() const override { return epoll_.fd(); }
   bool PrepareWait() override;
   void FinishWait() override;

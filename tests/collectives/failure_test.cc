@@ -84,7 +84,7 @@ const std::vector<Difference>& Differences() {
          return c.AllReduce(d, d, 10, DataType::kFloat32, ReduceOp::kSum);
        },
        [](Communicator& c, float*) { return c.Barrier(); }, "all_reduce(float, sum, count 10, ",
-       "barrier()"},
+       "barrier("},
       {"root",
        [](Communicator& c, float* d) {
          return c.Broadcast(d, d, 10, DataType::kFloat32, GroupRank(0));

@@ -9,7 +9,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -180,6 +184,27 @@ TEST(MulticastTest, GroupsHaveRingsOfTheirOwnAndMakeThemAnew) {
   });
 }
 
+// Threads that wait for calls of their own groups hand the role of driver to one another; some take
+// it before their call has begun.
+TEST(MulticastTest, ThreadsWaitForCallsOfSeveralGroups) {
+  RunRanks(2, {}, [](std::shared_ptr<Endpoint> endpoint) {
+    constexpr int kThreads = 3;
+    for (int life = 0; life < 50; ++life) {
+      std::vector<std::unique_ptr<Communicator>> groups;
+      for (int i = 0; i < kThreads; ++i) {
+        groups.push_back(*Communicator::Create(endpoint, absl::StrCat("of ", i), AllRanks(2)));
+      }
+      std::vector<std::thread> threads;
+      for (int i = 0; i < kThreads; ++i) {
+        threads.emplace_back([&, i] {
+          for (int call = 0; call < 10; ++call) EXPECT_TRUE(SumOfOnes(*groups[i], 9).ok());
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+  });
+}
+
 TEST(MulticastTest, TheSettingEndsThem) {
   RunWorld(2, {"shm.multicast_max=0"}, [](Communicator& world) {
     std::vector<float> data(4, 1);
@@ -210,6 +235,72 @@ TEST(MulticastTest, WithoutDescriptorsForRingsLinksDoIt) {
     ASSERT_TRUE(!limits || setrlimit(RLIMIT_NOFILE, &before) == 0);
     ASSERT_DONE(world->Barrier());
   });
+}
+
+TEST(MulticastTest, RefusedRingsGiveTheirMemoryBack) {
+  MulticastRings rings(2, 0, 1000), theirs(2, 1, 1000);
+  ASSERT_TRUE(rings.Create() && theirs.Create());
+  const std::weak_ptr<std::byte> mapped = [&] {
+    const net::shm::SharedMemory& memory = *theirs.memory();
+    const std::shared_ptr<std::byte> data(memory.data(), [](std::byte*) {});
+    EXPECT_TRUE(rings.Add(1, {data, memory.bytes()}));
+    return data;
+  }();
+  EXPECT_FALSE(mapped.expired());
+  rings.Settle(false);
+  EXPECT_EQ(rings.state(), MulticastRings::State::kRefused);
+  EXPECT_EQ(rings.memory(), nullptr);
+  EXPECT_TRUE(mapped.expired());
+}
+
+// Two ranks whose settings differ: rank 1 has `own`.
+void RunUnlike(const SettingPairs& both, const std::string& own,
+               const std::function<void(Communicator&)>& body) {
+  MemoryStore store;
+  std::vector<std::thread> threads;
+  for (int rank : {0, 1}) {
+    threads.emplace_back([&, rank] {
+      SettingPairs pairs = both;
+      if (rank == 1) pairs.push_back(own);
+      EndpointOptions options;
+      options.rank = Rank(rank);
+      options.world_size = 2;
+      options.store = &store;
+      options.settings = SettingsOf(pairs);
+      auto endpoint = Endpoint::Create(std::move(options));
+      ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+      body(**Communicator::Create(*endpoint, "world", AllRanks(2)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Both choose the algorithm, and one has no rings: what the other tells of its ring must not be
+// taken for the data.
+TEST(MulticastTest, ARankWithoutRingsIsNamed) {
+  RunUnlike({"collective.algorithm=multicast", "collective.timeout=20s"}, "shm.multicast_max=0",
+            [](Communicator& world) {
+              std::vector<float> data(2, 1);  // as long as the number of a ring
+              const absl::Status status = Sum(world, data)->Wait();
+              EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+              const std::string text(status.message());
+              EXPECT_THAT(text, HasSubstr("rank 1 called all_reduce(float, sum, count 2, "
+                                          "multicast)"));
+              EXPECT_THAT(text, HasSubstr("multicast by rings)"));
+            });
+}
+
+// No message meets another, as one rank reads a ring and the other its link.
+TEST(MulticastTest, ACallByRingsAndOneByLinksAreToldApart) {
+  RunUnlike({"collective.timeout=20s"}, "collective.algorithm_by_kind=barrier=direct",
+            [](Communicator& world) {
+              ASSERT_TRUE(SumOfOnes(world, 3).ok());  // the rings are open
+              const absl::Status status = world.Barrier()->Wait();
+              EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+              EXPECT_THAT(std::string(status.message()),
+                          HasSubstr("rank 1 called barrier(direct), but rank 0 called "
+                                    "barrier(multicast by rings)"));
+            });
 }
 
 // ---- Choice

@@ -158,5 +158,87 @@ TEST(ProgressDriverDeadlineTest, AWaitThatOnlyADeadlineWakesDoesNotPollAnew) {
   EXPECT_LT(engine.polls, engine.sleeps / 2);
 }
 
+// Waits for memory that another process writes, and counts who looks at it.
+class LookedAtOperation final : public IdleOperation {
+ public:
+  LookedAtOperation() : IdleOperation(SystemClock::Nanoseconds()) {}
+  Outlook outlook() const override {
+    ++looks;
+    if (done()) looked_when_done = true;  // what it ran on is at rest, or runs another by now
+    return Outlook::kNothing;
+  }
+  mutable std::atomic<int> looks{0};
+  mutable std::atomic<bool> looked_when_done{false};
+};
+
+// Takes what is started, and moves nothing.
+class IdleEngine final : public ProgressEngine {
+ public:
+  ProgressDriver driver{this};
+  std::atomic<int> taken{0}, prepared{0};
+
+ private:
+  bool Turn(int64_t now_ns) override {
+    TakeInbox(now_ns);
+    return false;
+  }
+  bool TakeInbox(int64_t) override {
+    std::vector<std::shared_ptr<Operation>> operations;
+    std::vector<ProgressDriver::Task> tasks;
+    if (!driver.Take(operations, tasks)) return false;
+    taken += static_cast<int>(operations.size());
+    for (auto& task : tasks) task();
+    return true;
+  }
+  bool PrepareWait() override {
+    ++prepared;
+    return true;
+  }
+  void FinishWait() override {}
+  int64_t NextDeadline() const override { return INT64_MAX; }
+};
+
+TEST(ProgressDriverLookTest, AnOperationThatAnotherThreadHasFinishedIsNotLookedAt) {
+  IdleEngine engine;
+  ASSERT_TRUE(engine.driver.Open().ok());
+  engine.driver.Begin(absl::Microseconds(1), absl::ZeroDuration());
+  const auto operation = std::make_shared<LookedAtOperation>();
+  engine.driver.Start(operation);
+  std::atomic<bool> waits{false};
+  std::thread waiter([&] {
+    waits = true;
+    EXPECT_TRUE(engine.driver.WaitFor(*operation, absl::InfiniteDuration()).ok());
+  });
+  // It has looked, and then prepared to sleep.
+  EXPECT_TRUE(Until([&] { return waits && operation->looks > 0; }));
+  const int prepared = engine.prepared;
+  EXPECT_TRUE(Until([&] { return engine.prepared > prepared; }));
+  engine.driver.Run([&] {
+    engine.driver.OnDone();
+    operation->Finish(absl::OkStatus(), SystemClock::Nanoseconds());
+    engine.driver.TellWaiters();
+  });
+  waiter.join();
+  EXPECT_FALSE(operation->looked_when_done);
+  engine.driver.Stop();
+}
+
+// Those move by turns, of which looks would leave room for few.
+TEST(ProgressDriverLookTest, WhileOthersAreUnderWayThereAreTurnsInsteadOfLooks) {
+  IdleEngine engine;
+  ASSERT_TRUE(engine.driver.Open().ok());
+  engine.driver.Begin(absl::Seconds(1), absl::Seconds(1));
+  const auto operation = std::make_shared<LookedAtOperation>();
+  engine.driver.Start(operation);
+  EXPECT_FALSE(engine.driver.WaitFor(*operation, absl::Milliseconds(20)).ok());
+  EXPECT_GT(operation->looks, 0);
+  engine.driver.Start(NewOperation());
+  ASSERT_TRUE(Until([&] { return engine.taken == 2; }));
+  const int looks = operation->looks;
+  EXPECT_FALSE(engine.driver.WaitFor(*operation, absl::Milliseconds(20)).ok());
+  EXPECT_EQ(operation->looks, looks);
+  engine.driver.Stop();
+}
+
 }  // namespace
 }  // namespace weft::collectives

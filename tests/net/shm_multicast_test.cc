@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "net/shm/multicast_ring.h"
 #include "tests/net/shm_test_util.h"
@@ -108,6 +110,21 @@ TEST(ShownMemory, IsFoundByTheNumberThatTheSenderHas) {
   EXPECT_EQ(pair.receiver->Shown(*number + 1).data, nullptr);
   std::byte other[64];
   EXPECT_EQ(pair.sender->Show(other, sizeof other), SendLink::kNotShown);
+}
+
+// As many groups show theirs while the receiver takes no turn.
+TEST(ShownMemory, IsFoundBehindManyOthersOnTheSocket) {
+  ShmPair pair;
+  ASSERT_TRUE(pair.Pump([&] { return pair.sender->connected(); }));
+  std::vector<MulticastWriter> writers;
+  std::optional<uint32_t> last;
+  for (int i = 0; i < 100; ++i) {
+    writers.push_back(*MulticastWriter::Create(1));
+    const SharedMemory& memory = *writers.back().memory();
+    last = pair.sender->Show(memory.data(), memory.bytes());
+    ASSERT_TRUE(last.has_value() && *last != SendLink::kNotShown) << i;
+  }
+  EXPECT_NE(pair.receiver->Shown(*last).data, nullptr);
 }
 
 }  // namespace
