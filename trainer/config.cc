@@ -483,6 +483,7 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
   config.device = device == "cuda"       ? DeviceKind::kCuda
                   : device == "cpu-aten" ? DeviceKind::kCpuAten
                                          : DeviceKind::kCpu;
+  config.graphs = settings.Text("train.graphs") == "auto" ? GraphUse::kAuto : GraphUse::kOff;
   config.gemm = LibraryOf(settings.Text("train.gemm"));
   config.attention = LibraryOf(settings.Text("train.attention"));
   config.pack_weights = settings.Bool("train.pack_weights");

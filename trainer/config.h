@@ -44,6 +44,9 @@ enum class NonFinite { kFatal, kSkip };
 enum class DeviceKind : uint8_t { kCpu, kCpuAten, kCuda };
 // What moves a device's tensors between ranks: the communicator through host memory, or NCCL.
 enum class DeviceCollectives : uint8_t { kAuto, kStaged, kNccl };
+// Whether a GPU's passes are captured and launched as graphs, where they can be
+// (loop/pass_graphs.h).
+enum class GraphUse : uint8_t { kOff, kAuto };
 // Context parallelism: keys and values go around, or heads are exchanged (model/context_axis.h).
 enum class ContextMethod { kRing, kUlysses };
 // Axes whose collectives run under computation; on the others a rank waits for each where it calls
@@ -112,6 +115,7 @@ struct TrainConfig {
   uint64_t seed = 0;
   DeviceKind device = DeviceKind::kCpu;
   DeviceCollectives device_collectives = DeviceCollectives::kAuto;
+  GraphUse graphs = GraphUse::kOff;
   Precision precision = Precision::kFp32;  // "auto" is resolved
   bool master_weights = true;              // false: bf16 alone, rounded stochastically
   NonFinite non_finite = NonFinite::kFatal;

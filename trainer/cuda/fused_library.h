@@ -23,7 +23,7 @@ struct WeftFusedLibrary {
                   void (*fail)(const char* kernel, const char* reason));
 };
 
-// The library's one symbol.
+// One of the library's two symbols; the other one is in graph_table.h.
 const WeftFusedLibrary* weft_fused_library();
 
 }  // extern "C"

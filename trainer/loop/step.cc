@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "trainer/groups/status_error.h"
@@ -17,8 +18,6 @@
 
 namespace weft::train {
 namespace {
-
-double SumOf(const at::Tensor& losses) { return losses.sum(at::kDouble).item<double>(); }
 
 // Micro-batch by micro-batch through all chunks of a stage: the order of validation.
 std::vector<topology::PipelinePass> ForwardPasses(const topology::PipelineSpec& spec) {
@@ -63,6 +62,7 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
               config.model.hidden, at::TensorOptions(TypeOf(config.precision)).device(device),
               config.receives_ahead),
       loss_scale_(config),
+      loss_(at::zeros({}, at::TensorOptions(at::kDouble).device(device))),
       held_(static_cast<size_t>(plan.pipeline.chunks * plan.pipeline.micro_batches)) {
   ShardedOptions options;
   options.precision = config_.precision;
@@ -140,10 +140,14 @@ void Stepper::InitializeStore(ParameterStore& store) const {
   }
 }
 
+void Stepper::SetTokens(const std::vector<int64_t>& tokens) {
+  tokens_ =
+      at::from_blob(const_cast<int64_t*>(tokens.data()), {plan_.local_rows, columns_}, at::kLong)
+          .to(device_);
+}
+
 Stepper::Tokens Stepper::Cut(int micro_batch) const {
-  const at::Tensor all =
-      at::from_blob(const_cast<int64_t*>(tokens_) + micro_batch * plan_.micro_rows * columns_,
-                    {plan_.micro_rows, columns_}, at::kLong);
+  const at::Tensor all = tokens_.narrow(0, micro_batch * plan_.micro_rows, plan_.micro_rows);
   const int64_t length = columns_ - 1;
   const std::vector<TokenSpan> spans = context_ ? context_->SpansOf(context_->rank(), length)
                                                 : std::vector<TokenSpan>{{0, 0, length}};
@@ -152,7 +156,7 @@ Stepper::Tokens Stepper::Cut(int micro_batch) const {
     inputs.push_back(all.narrow(1, span.position, span.length));
     targets.push_back(all.narrow(1, span.position + 1, span.length));
   }
-  return {at::cat(inputs, 1).to(device_), at::cat(targets, 1).view({-1}).to(device_)};
+  return {at::cat(inputs, 1), at::cat(targets, 1).view({-1})};
 }
 
 void Stepper::SetHooks(ForwardOptions& options) {
@@ -164,50 +168,114 @@ void Stepper::SetHooks(ForwardOptions& options) {
   options.after_backward = options.after_unit;
 }
 
-absl::StatusOr<at::Tensor> Stepper::Forward(int chunk, int micro_batch, at::Tensor input) {
-  TraceScope scope(trace_, "forward", kComputeTrack, step_);
-  Held& held = HeldOf(chunk, micro_batch);
-  const int64_t first_row = micro_batch * plan_.micro_rows;
-  const Tokens data = Cut(micro_batch);
+ForwardOptions Stepper::OptionsOf(int chunk, const at::Tensor& targets, GradientSink* sink) const {
   ForwardOptions options;
-  SetHooks(options);
-  if (IsLast(chunk)) options.loss = LossRequest{data.targets, 0, config_.loss_rows};
-  if (training_) {
-    options.recompute = &config_.recompute;
-    options.sink = parameters_.get();
-    options.token_scale = loss_scale_.value() /
-                          static_cast<double>(plan_.local_rows * plan_.TokensHeld(columns_ - 1));
-    if (options.loss) options.loss->scale = options.token_scale;
-    options.router = &router_;
-    if (SplitsBackward(plan_.pipeline.kind)) options.deferred = &held.deferred;
-    // Drawn anew for each step, so that there is no state to save.
-    uint64_t key = config_.seed + static_cast<uint64_t>(step_) * 1000003;
-    const int64_t sample = groups_->replica * plan_.local_rows + first_row;
-    options.dropout = DropoutKey{SplitMix64(key), sample * (columns_ - 1)};
-  }
-  if (IsFirst(chunk)) input = data.inputs;
-  if (training_ && !IsFirst(chunk)) input.requires_grad_(true);
+  if (IsLast(chunk)) options.loss = LossRequest{targets, 0, config_.loss_rows};
+  if (sink == nullptr) return options;
+  options.recompute = &config_.recompute;
+  options.sink = sink;
+  options.token_scale =
+      loss_scale_.value() / static_cast<double>(plan_.local_rows * plan_.TokensHeld(columns_ - 1));
+  if (options.loss) options.loss->scale = options.token_scale;
+  return options;
+}
+
+at::Tensor Stepper::RunForward(int chunk, at::Tensor input, const ForwardOptions& options,
+                               Held& held) {
+  const bool trains = options.sink != nullptr;
+  if (trains && !IsFirst(chunk)) input.requires_grad_(true);
   at::Tensor output =
       chunks_[static_cast<size_t>(chunk)]->Run(input, plan_.TokensHeld(columns_ - 1), options);
-  if (IsLast(chunk)) loss_ += SumOf(output);
-  if (training_) {
+  if (trains) {
     held.input = std::move(input);
     held.output = output;
   }
   return output.detach();
 }
 
-absl::StatusOr<at::Tensor> Stepper::Backward(int chunk, int micro_batch, at::Tensor gradient) {
-  TraceScope scope(trace_, "backward", kComputeTrack, step_);
-  Held& held = HeldOf(chunk, micro_batch);
+at::Tensor Stepper::RunBackward(int chunk, Held& held, at::Tensor gradient) {
   // Losses go back by themselves (LossRequest).
   if (IsLast(chunk)) gradient = at::empty_like(held.output);
   torch::autograd::backward({held.output}, {gradient});
-  parameters_->LeaveAll();
   held.output = at::Tensor();
   at::Tensor input = std::move(held.input);
   held.input = at::Tensor();
   return IsFirst(chunk) ? at::Tensor() : input.grad();
+}
+
+absl::StatusOr<at::Tensor> Stepper::Forward(int chunk, int micro_batch, at::Tensor input) {
+  TraceScope scope(trace_, "forward", kComputeTrack, step_);
+  const Tokens data = Cut(micro_batch);
+  if (IsFirst(chunk)) input = data.inputs;
+  at::Tensor output;
+  if (training_ && graphs_ != nullptr && graphs_->Has(chunk, micro_batch)) {
+    std::vector<at::Tensor> inputs = {input};
+    if (IsLast(chunk)) inputs.push_back(data.targets);
+    WEFT_ASSIGN_OR_RETURN(output, graphs_->Forward(chunk, micro_batch, inputs));
+  } else {
+    Held& held = HeldOf(chunk, micro_batch);
+    ForwardOptions options =
+        OptionsOf(chunk, data.targets, training_ ? parameters_.get() : nullptr);
+    SetHooks(options);
+    if (training_) {
+      options.router = &router_;
+      if (SplitsBackward(plan_.pipeline.kind)) options.deferred = &held.deferred;
+      // Drawn anew for each step, so that there is no state to save.
+      uint64_t key = config_.seed + static_cast<uint64_t>(step_) * 1000003;
+      const int64_t sample = groups_->replica * plan_.local_rows + micro_batch * plan_.micro_rows;
+      options.dropout = DropoutKey{SplitMix64(key), sample * (columns_ - 1)};
+    }
+    output = RunForward(chunk, std::move(input), options, held);
+  }
+  if (IsLast(chunk)) loss_.add_(output.sum(at::kDouble));
+  return output;
+}
+
+absl::StatusOr<at::Tensor> Stepper::Backward(int chunk, int micro_batch, at::Tensor gradient) {
+  TraceScope scope(trace_, "backward", kComputeTrack, step_);
+  if (graphs_ != nullptr && graphs_->Has(chunk, micro_batch)) {
+    return graphs_->Backward(chunk, micro_batch, gradient);
+  }
+  at::Tensor result = RunBackward(chunk, HeldOf(chunk, micro_batch), std::move(gradient));
+  parameters_->LeaveAll();
+  return result;
+}
+
+void Stepper::SetGraphs(std::unique_ptr<GraphDevice> device) {
+  // Parameters come from other ranks under the first micro-batch's forward pass, and gradients
+  // leave under the last one's backward pass.
+  graphs_ = std::make_unique<PassGraphs>(
+      std::move(device), passes_, /*spares_ends=*/plan_.sizes.data > 1,
+      [this](int chunk) { return PassesOf(chunk); }, parameters_.get());
+}
+
+void Stepper::BeginGraphs() {
+  if (graphs_ == nullptr) return;
+  const absl::Status captured = graphs_->BeginStep(absl::StrCat(
+      plan_.micro_rows, " samples of ", columns_ - 1, " tokens, loss scale ", loss_scale_.value()));
+  if (captured.ok()) return;
+  WEFT_LOG_WARN("train.graphs: passes go on kernel by kernel, as they cannot be captured: ",
+                captured.message());
+  graphs_.reset();
+}
+
+PassPair Stepper::PassesOf(int chunk) {
+  const int64_t tokens = plan_.TokensHeld(columns_ - 1), rows = plan_.micro_rows * tokens;
+  const auto numbers = at::TensorOptions(at::kLong).device(device_);
+  const auto values = at::TensorOptions(TypeOf(config_.precision)).device(device_);
+  PassPair pair;
+  pair.inputs = {IsFirst(chunk) ? at::zeros({plan_.micro_rows, tokens}, numbers)
+                                : at::zeros({rows, config_.model.hidden}, values)};
+  if (IsLast(chunk)) pair.inputs.push_back(at::zeros({rows}, numbers));
+  auto held = std::make_shared<Held>();
+  pair.forward = [this, chunk, held, inputs = pair.inputs](GradientSink* sink) {
+    // A leaf of its own, with its own gradient.
+    return RunForward(chunk, inputs[0].detach(), OptionsOf(chunk, inputs.back(), sink), *held);
+  };
+  pair.backward = [this, chunk, held](const at::Tensor& gradient) {
+    return RunBackward(chunk, *held, gradient);
+  };
+  return pair;
 }
 
 absl::Status Stepper::Weight(int chunk, int micro_batch) {
@@ -224,19 +292,20 @@ absl::StatusOr<StepResult> Stepper::Step(int64_t step, const absl::StatusOr<Batc
     TakeExposed();
     const std::vector<int64_t> stand_in(
         batch.ok() ? 0 : static_cast<size_t>(plan_.local_rows * (config_.model.sequence + 1)));
-    tokens_ = batch.ok() ? batch->tokens.data() : stand_in.data();
     columns_ = config_.model.sequence + 1;
+    SetTokens(batch.ok() ? batch->tokens : stand_in);
     training_ = true;
     step_ = step;
-    loss_ = 0;
+    loss_.zero_();
     router_ = {};
     parameters_->BeginStep();
+    BeginGraphs();
     WEFT_RETURN_IF_ERROR(runner_.Run(passes_, *this));
     WEFT_RETURN_IF_ERROR(BeginBubble());
     WEFT_RETURN_IF_ERROR(parameters_->FinishGradients());
     if (before_update_) WEFT_RETURN_IF_ERROR(before_update_());
     const double tokens = static_cast<double>(plan_.local_rows * plan_.TokensHeld(columns_ - 1));
-    return FinishStep(step, loss_ / tokens, batch.status(), stop_requested);
+    return FinishStep(step, loss_.item<double>() / tokens, batch.status(), stop_requested);
   });
 }
 
@@ -412,7 +481,6 @@ absl::Status Stepper::SumLosses(const SampleStream& stream, int64_t batches) {
   columns_ = stream.seq_length() + 1;
   std::vector<int32_t> sample(static_cast<size_t>(columns_));
   std::vector<int64_t> tokens(static_cast<size_t>(plan_.local_rows * columns_));
-  tokens_ = tokens.data();
   absl::Status read;
   for (int64_t batch = 0; batch < batches; ++batch) {
     SampleRange range = RankSlice(batch * config_.global_batch, config_.global_batch,
@@ -421,6 +489,7 @@ absl::Status Stepper::SumLosses(const SampleStream& stream, int64_t batches) {
       read = stream.Read(range.begin + row, absl::MakeSpan(sample));
       if (read.ok()) std::copy(sample.begin(), sample.end(), tokens.begin() + row * columns_);
     }
+    SetTokens(tokens);
     ThrowIfError(runner_.Run(forward_passes_, *this));
   }
   return read;
@@ -430,9 +499,10 @@ absl::StatusOr<double> Stepper::Validate(const SampleStream& stream, int64_t bat
   return Guarded([&]() -> absl::StatusOr<double> {
     WEFT_RETURN_IF_ERROR(parameters_->WaitAll());
     training_ = false;
-    loss_ = 0;
+    loss_.zero_();
     const absl::Status read = SumLosses(stream, batches);
-    std::array<double, 2> sums = {groups_->tensor->rank() == 0 ? loss_ : 0, read.ok() ? 0.0 : 1.0};
+    const double loss = groups_->tensor->rank() == 0 ? loss_.item<double>() : 0;
+    std::array<double, 2> sums = {loss, read.ok() ? 0.0 : 1.0};
     WEFT_RETURN_IF_ERROR(groups_->world->Sum(absl::MakeSpan(sums)));
     if (sums[1] > 0) return groups_->world->Agree(read);
     return sums[0] / static_cast<double>(batches * config_.global_batch * stream.seq_length());

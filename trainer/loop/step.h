@@ -19,6 +19,7 @@
 #include "trainer/data/sampler.h"
 #include "trainer/groups/parallel_groups.h"
 #include "trainer/loop/loss_scale.h"
+#include "trainer/loop/pass_graphs.h"
 #include "trainer/model/context_axis.h"
 #include "trainer/model/gpt.h"
 #include "trainer/model/tensor_axis.h"
@@ -79,6 +80,10 @@ class Stepper final : private PipelineStage {
     }
   }
 
+  // From now on passes are captured by `device` and launched as graphs. WhyNoGraphs has no reason
+  // against it, but for train.device where a test plays one.
+  void SetGraphs(std::unique_ptr<GraphDevice> device);
+
   // Called in each Step when all gradients are there, before any rank changes parameters or the
   // optimizer's state; its error is the step's.
   void set_before_update(std::function<absl::Status()> function) {
@@ -117,6 +122,13 @@ class Stepper final : private PipelineStage {
 
   void InitializeStore(ParameterStore& store) const;
   void SetHooks(ForwardOptions& options);
+  // The options of a pass of the chunk that are the same in every step. `targets`: of the last
+  // chunk; `sink`: null where no backward pass follows.
+  ForwardOptions OptionsOf(int chunk, const at::Tensor& targets, GradientSink* sink) const;
+  // The device's part of the passes. Undefined: the gradient of the model's input.
+  at::Tensor RunForward(int chunk, at::Tensor input, const ForwardOptions& options, Held& held);
+  at::Tensor RunBackward(int chunk, Held& held, at::Tensor gradient);
+  PassPair PassesOf(int chunk);  // to be captured
   absl::StatusOr<at::Tensor> Forward(int chunk, int micro_batch, at::Tensor input) override;
   absl::StatusOr<at::Tensor> Backward(int chunk, int micro_batch, at::Tensor gradient) override;
   absl::Status Weight(int chunk, int micro_batch) override;
@@ -129,6 +141,10 @@ class Stepper final : private PipelineStage {
   Held& HeldOf(int chunk, int micro_batch) {
     return held_[static_cast<size_t>(chunk * plan_.pipeline.micro_batches + micro_batch)];
   }
+  void BeginGraphs();
+  // `tokens`, which stay where they are, are those of the batch under way. All at once: the host
+  // waits for a copy to a GPU.
+  void SetTokens(const std::vector<int64_t>& tokens);
   // The tokens that this rank holds of a micro-batch.
   Tokens Cut(int micro_batch) const;
   absl::StatusOr<StepResult> FinishStep(int64_t step, double loss, const absl::Status& batch_read,
@@ -161,14 +177,18 @@ class Stepper final : private PipelineStage {
   PipelineRunner runner_;
   LossScale loss_scale_;
   std::function<absl::Status()> before_update_;  // may be null
+  std::unique_ptr<PassGraphs> graphs_;           // null: there are none
 
   // State of the batch under way.
-  const int64_t* tokens_ = nullptr;  // [local rows, columns]
+  // [local rows, columns], on the device; on the CPU a view of what was read.
+  at::Tensor tokens_;
   int64_t columns_ = 0;
   bool training_ = false;
   int64_t step_ = 0;
   bool own_is_finite_ = true;  // of this rank, in the last step that was not finite
-  double loss_ = 0;            // sum over this rank's samples, where it has the end of the model
+  // One double on the device, which passes do not wait for: the sum over this rank's samples, where
+  // it has the end of the model.
+  at::Tensor loss_;
   RouterTotals router_;
   std::vector<Held> held_;
   at::Tensor pass_seconds_;  // [stages, passes], double: the others' are 0 until Wait

@@ -10,16 +10,19 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/trace.h"
 #include "trainer/data/batch_loader.h"
 #include "trainer/device/device.h"
+#include "trainer/device/graphs.h"
 #include "trainer/files/file.h"
 #include "trainer/generate/trained_model.h"
 #include "trainer/kernel_choice/kernel_choice.h"
@@ -29,6 +32,7 @@
 #include "trainer/loop/export.h"
 #include "trainer/loop/forecast.h"
 #include "trainer/loop/metrics_log.h"
+#include "trainer/loop/pass_graphs.h"
 #include "trainer/loop/peak.h"
 #include "trainer/loop/progress.h"
 #include "trainer/loop/run_start.h"
@@ -162,7 +166,19 @@ class Run {
       groups_.SetTrace(trace_);
     }
     WEFT_ASSIGN_OR_RETURN(stepper_, Stepper::Create(config_, &groups_, trace_, device_));
+    if (config_.graphs == GraphUse::kAuto) UseGraphs();
     return absl::OkStatus();
+  }
+
+  // Ranks need not agree: a pass is the same either way.
+  void UseGraphs() {
+    std::string why = WhyNoGraphs(config_, stepper_->plan());
+    if (why.empty()) {
+      absl::StatusOr<std::unique_ptr<GraphDevice>> graphs = OpenGraphs(device_);
+      if (graphs.ok()) return stepper_->SetGraphs(*std::move(graphs));
+      why = std::string(graphs.status().message());
+    }
+    WEFT_LOG_INFO("train.graphs = auto: none, kernels are launched one by one: ", why);
   }
 
   absl::Status Restore() {

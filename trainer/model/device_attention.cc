@@ -40,11 +40,13 @@ auto ByCudnn(const AttentionInputs& inputs, const Cudnn& cudnn, const Flash& fla
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const c10::Error& error) {
+    // What throws, too, is no refusal of cuDNN's: a capture that has broken, say.
+    auto result = flash();
     if (!cudnn_refuses.exchange(true)) {
       WEFT_LOG_INFO("attention goes by LibTorch's flash attention, as cuDNN refused: ",
                     error.what_without_backtrace());
     }
-    return flash();
+    return result;
   }
 }
 

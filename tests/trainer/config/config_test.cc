@@ -44,6 +44,12 @@ TEST(TrainConfigTest, ReadsFileAndOverridesInThisOrder) {
   EXPECT_EQ(config->optimizer.decay_steps, 9);
 }
 
+TEST(TrainConfigTest, GraphsAreOffUntilAskedFor) {
+  const std::string text = "[data]\nprefix = \"x\"\n";
+  EXPECT_EQ(LoadTrainConfig(WriteConfig(text), {})->graphs, GraphUse::kOff);
+  EXPECT_EQ(LoadTrainConfig(WriteConfig(text), {"train.graphs=auto"})->graphs, GraphUse::kAuto);
+}
+
 TEST(TrainConfigTest, APresetGivesTheKeysOfTheModelThatAreNotGivenThemselves) {
   auto config = LoadTrainConfig(
       WriteConfig("[model]\nhidden = 96\npreset = \"llama-160m\"\n[data]\nprefix = \"x\"\n"),
