@@ -25,14 +25,15 @@ constexpr auto kTable = std::to_array<SettingRow>({
     {"plan.watch", kDuration, "200ms", "0..1h", "How often a rank with a plan sends a few probes to see whether its first switch still spreads flows over the planned next hops, so that flows move when a next hop is gone; less often where many ranks are under one switch; 0: never."},
 
     {"progress.cpus", kText, "near", "", "Where the progress thread of a process runs. near: on those of the process's CPUs that belong to the NUMA node of its NIC, unless ranks fill the cores or compute threads are bound to one core each; free: on all CPUs of the process; or a list of CPUs, such as 0-3,8."},
-    {"wait.spin", kDuration, "20us", "0..1s", "How long a waiting thread polls without giving up its core; 0 where ranks outnumber cores."},
+    {"wait.spin", kDuration, "2us", "0..1s", "How long a waiting thread polls without giving up its core; 0 where ranks outnumber cores."},
     {"wait.yield", kDuration, "200us", "0..1s", "How long a waiting thread polls after wait.spin, with sched_yield between polls, before it sleeps in the kernel."},
 
     {"shm.slot_bytes", kBytes, "128KiB", "4KiB..16MiB", "Payload of one slot of a shared-memory link: the unit in which messages are cut."},
     {"shm.slots", kInteger, "8", "2..256", "Slots of a shared-memory link: how far a sender may run ahead of the receiver."},
     {"shm.eager_max", kBytes, "4KiB", "0..64KiB", "Messages within a host of up to this size are sent before the sender knows of their receive; up to 64 messages of a link may wait for their receives; 0: never."},
     {"shm.multicast_max", kBytes, "16KiB", "0..64KiB", "Collectives of up to 8 ranks of a host in which a rank has up to this much for the others go through rings that all of them map, of which each rank has one a group, of 16 times this size; 0: never."},
-    {"shm.single_copy_min", kBytes, "32KiB", "0..1GiB", "Messages from this size on are read straight from the sender's memory, one copy instead of two, where the kernel allows it (as ptrace); 0: never."},
+    {"shm.single_copy", kChoice, "auto", "auto|on|off", "Whether large messages in memory that peers do not map are read straight from the sender's memory, one copy instead of two, where the kernel allows it (as ptrace). auto: where this machine reads so in less time than both ends copy, which is measured at the first such message (below 1 ms)."},
+    {"shm.single_copy_min", kBytes, "32KiB", "0..1GiB", "Messages from this size on are read where they lie: in memory that peers map, or as shm.single_copy says; 0: never."},
 
     {"tcp.interface", kText, "", "", "Interfaces to use, as NCCL_SOCKET_IFNAME: comma list of prefixes, `^` excludes, `=` is exact; empty: the first that is up, loopback last."},
     {"tcp.family", kChoice, "any", "any|ipv4|ipv6", "Address family of the interface to use."},

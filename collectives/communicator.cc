@@ -81,7 +81,7 @@ class CommunicatorImpl final : public Communicator {
         settings_(std::move(settings)),
         chunk_bytes_(static_cast<uint64_t>(endpoint_->costs().chunk_bytes)) {
     place_ = endpoint_->PlaceOf(group_->ranks);
-    multicast_bytes_ = endpoint_->MulticastBytes(*group_);
+    multicast_bytes_ = endpoint_->MulticastBytes(group_->ranks);
     const auto host = [this](Rank rank) { return endpoint_->host(rank); };
     groups_at_once_ = planner::GroupsAtOnce(endpoint_->mesh(), group_->ranks, host);
     others_at_once_ =

@@ -71,6 +71,9 @@ class Endpoint {
   // What a group of these ranks stands on, with the ring that a plan directory has for it. Null:
   // one host.
   virtual std::shared_ptr<const GroupPlace> PlaceOf(absl::Span<const Rank> ranks) const = 0;
+  // Bytes that a rank of such a group may have for all others in a small collective, which rings in
+  // memory that they share hold (shm.multicast_max); 0: they have none.
+  virtual uint64_t MulticastBytes(absl::Span<const Rank> ranks) const = 0;
   // What Create() spent its time on: "transports", "exchange".
   virtual const StartPhases& start_phases() const = 0;
   // Rank 0's: what collectives are planned by.

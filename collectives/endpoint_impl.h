@@ -65,6 +65,7 @@ class EndpointImpl final : public Endpoint,
   std::shared_ptr<std::byte> Allocate(size_t bytes) override;
   const RankPlace& place(Rank rank) const override { return directory_.place(rank); }
   std::shared_ptr<const GroupPlace> PlaceOf(absl::Span<const Rank> ranks) const override;
+  uint64_t MulticastBytes(absl::Span<const Rank> ranks) const override;
   const StartPhases& start_phases() const override { return start_phases_; }
   const planner::CostTable& costs() const override { return directory_.costs(); }
 
@@ -79,8 +80,6 @@ class EndpointImpl final : public Endpoint,
   // ---- For communicators.
   topology::AxisSet axes_at_once() const { return axes_at_once_; }  // collective.axes_at_once
   absl::Status Join(const std::shared_ptr<Group>& group);           // fills group->peers
-  // What rings of the group's ranks can hold (shm.multicast_max); 0: it has none.
-  uint64_t MulticastBytes(const Group& group) const;
   void Start(std::shared_ptr<Operation> operation);
   absl::Status WaitFor(Operation& operation, absl::Duration timeout) {
     return driver_.WaitFor(operation, timeout);

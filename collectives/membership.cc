@@ -35,7 +35,7 @@ absl::Status EndpointImpl::Join(const std::shared_ptr<Group>& group) {
     group->peers.push_back(rank == options_.rank ? nullptr : &links_.of(rank));
   }
   if (options_.rejoins) group->posted = std::make_unique<PostedMessages>();
-  if (const uint64_t bytes = MulticastBytes(*group); bytes > 0) {
+  if (const uint64_t bytes = MulticastBytes(group->ranks); bytes > 0) {
     group->rings = std::make_unique<MulticastRings>(static_cast<int>(group->ranks.size()),
                                                     group->rank, bytes);
   }
@@ -43,14 +43,14 @@ absl::Status EndpointImpl::Join(const std::shared_ptr<Group>& group) {
 }
 
 // Where ranks are replaced, links are what is drained of messages of failed calls (drain.h).
-uint64_t EndpointImpl::MulticastBytes(const Group& group) const {
-  if (options_.rejoins || group.ranks.size() < 2) return 0;
+uint64_t EndpointImpl::MulticastBytes(absl::Span<const Rank> ranks) const {
+  if (options_.rejoins || ranks.size() < 2) return 0;
   const auto shares_memory = [this](Rank rank) {
     if (rank == options_.rank) return true;
     const auto& transport = links_.transports()[static_cast<size_t>(directory_.transport(rank))];
     return transport != nullptr && transport->kind() == net::TransportKind::kShm;
   };
-  const bool all = std::all_of(group.ranks.begin(), group.ranks.end(), shares_memory);
+  const bool all = std::all_of(ranks.begin(), ranks.end(), shares_memory);
   return all ? static_cast<uint64_t>(options_.settings.ByteCount("shm.multicast_max").count()) : 0;
 }
 

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "collectives/algorithms/unplanned.h"
 #include "collectives/group_place.h"
+#include "net/shm/peer_memory.h"
 
 namespace weft::collectives::planner {
 namespace {
@@ -19,6 +20,8 @@ namespace {
 // What the ranks of a host move between them in caches; and what a rank finds in its core's cache
 // of what it has just written.
 constexpr double kCacheBytes = 1 << 20;
+
+constexpr int64_t kNeverRead = std::numeric_limits<int64_t>::max();
 
 double ElementsBeyond(const Cost& cost, const CollectiveSpec& spec) {
   const GroupPlace* place = spec.place.get();
@@ -138,7 +141,8 @@ CostTable TableFor(const Calibration& calibration, const Settings& settings, int
   if (transport == "auto" || transport == "shm") {
     table.segment_byte = calibration.segment_byte;
     const int64_t from = settings.ByteCount("shm.single_copy_min").count();
-    table.read_bytes = from > 0 ? from : std::numeric_limits<int64_t>::max();
+    const bool reads = from > 0 && settings.Text("shm.single_copy") != "off";
+    table.read_bytes = reads ? from : kNeverRead;
     table.inside_eager_bytes = settings.ByteCount("shm.eager_max").count();
   }
   table.reduce_byte = calibration.reduce_byte;
@@ -153,7 +157,13 @@ CostTable TableFor(const Calibration& calibration, const Settings& settings, int
 
 absl::StatusOr<CostTable> LoadTable(const Settings& settings, int cores) {
   WEFT_ASSIGN_OR_RETURN(const Calibration calibration, LoadCalibration(settings));
-  if (!settings.Bool("collective.deterministic")) return TableFor(calibration, settings, cores);
+  if (!settings.Bool("collective.deterministic")) {
+    CostTable table = TableFor(calibration, settings, cores);
+    const bool asks = table.segment_byte > 0 && table.read_bytes != kNeverRead &&
+                      settings.Text("shm.single_copy") == "auto";
+    if (asks && !net::shm::ReadingPays()) table.read_bytes = kNeverRead;
+    return table;
+  }
   constexpr int kEnough = 1 << 20;  // cores: ranks never share one
   CostTable table = TableFor(DefaultCalibration(), settings, kEnough);
   table.source = "defaults, by collective.deterministic";

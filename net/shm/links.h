@@ -156,9 +156,7 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   std::shared_ptr<const Mapping> FindShown(uint32_t share);
   // What is reduced goes through the arena, or lies in memory that the sender shows: reading it
   // first into memory of ours costs more than the copy that it saves.
-  bool MayRead(const Receive& receive) const {
-    return memory_.usable() && receive.target.reduce == nullptr;
-  }
+  bool MayRead(const Receive& receive) const;
   bool ReadOffers();
   void BreakRead(ReadResult result);
   ReadResult ReadPiece(Receive& receive);

@@ -29,6 +29,12 @@ FileDescriptor OpenProcess(pid_t pid);
 // False for -1.
 bool HasExited(int process);
 
+// Whether such a read takes less of the cores' time than both ends of a link that copy. The kernel
+// maps and pins pages for each read, and copies by other instructions than a program: from one
+// machine to another it is between half and four times as fast as a copy. Measured by the first
+// call, in less than a millisecond; false where it is refused. Thread-safe.
+bool ReadingPays();
+
 class PeerMemory {
  public:
   PeerMemory() = default;

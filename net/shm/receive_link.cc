@@ -71,6 +71,11 @@ void ShmReceiveLink::DropUnwanted() {
   transport()->NoteLocalWork();  // a link that waited for receives may end
 }
 
+bool ShmReceiveLink::MayRead(const Receive& receive) const {
+  return memory_.usable() && receive.target.reduce == nullptr &&
+         receive.target.out.size() >= transport()->single_copy_min() && transport()->ReadsPeers();
+}
+
 bool ShmReceiveLink::PushClearToSends() {
   bool moved = false;
   for (; !unsent_.empty() && writer_.Free(1) > 0; unsent_.pop_front(), moved = true) {

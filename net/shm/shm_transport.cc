@@ -43,6 +43,7 @@ ShmTransport::ShmTransport(const TransportOptions& options)
       requests_max_(static_cast<size_t>(options.settings.Integer("transport.requests"))),
       single_copy_min_(
           static_cast<uint64_t>(options.settings.ByteCount("shm.single_copy_min").count())),
+      single_copy_(options.settings.Text("shm.single_copy")),
       eager_max_(static_cast<uint64_t>(options.settings.ByteCount("shm.eager_max").count())),
       connect_timeout_(options.settings.Duration("transport.connect_timeout")),
       host_(HostName()) {}
@@ -68,6 +69,11 @@ absl::Status ShmTransport::Open() {
   // Edge-triggered: each ring is reported once and nothing needs to be read back.
   WEFT_RETURN_IF_ERROR(epoll_.Add(doorbell_.event_fd(), EPOLLIN | EPOLLET, {.ptr = nullptr}));
   return epoll_.Add(listener_.get(), EPOLLIN, {.ptr = this});
+}
+
+bool ShmTransport::ReadsPeers() const {
+  return single_copy_min_ > 0 &&
+         (single_copy_ == "on" || (single_copy_ == "auto" && shm::ReadingPays()));
 }
 
 void ShmTransport::Add(shm::Endpoint* endpoint) { endpoints_.push_back(endpoint); }

@@ -49,6 +49,8 @@ class ShmTransport final : public Transport {
   Rank self() const { return options_.self; }
   size_t requests_max() const { return requests_max_; }
   uint64_t single_copy_min() const { return single_copy_min_; }  // bytes; 0: never
+  // Whether messages of that size are to be read from memory that this process does not map.
+  bool ReadsPeers() const;
   uint64_t eager_max() const { return eager_max_; }              // bytes; 0: no eager messages
   const std::string& host() const { return host_; }
 
@@ -67,6 +69,7 @@ class ShmTransport final : public Transport {
   shm::Geometry geometry_;
   size_t requests_max_;
   uint64_t single_copy_min_;
+  std::string single_copy_;  // the setting
   uint64_t eager_max_;
   absl::Duration connect_timeout_;
   std::string host_;

@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "net/shm/links.h"
+#include "net/shm/peer_memory.h"
 #include "tests/net/shm_test_util.h"
 
 namespace weft::net {
@@ -46,9 +47,12 @@ TEST(Shm, MovesMessagesOfEverySizeAroundTheSizesThatMatter) {
 
 // ---- Reading the sender's memory
 
+// Whether it pays on this machine or not.
+const std::vector<std::pair<std::string, std::string>> kReads = {{"shm.single_copy", "on"}};
+
 TEST(ShmSingleCopy, ALargeMessageNeedsNoTurnsOfTheSender) {
   Request send, receive;
-  ShmPair pair;
+  ShmPair pair(kReads);
   auto out = RandomBytes(8 << 20, 1), in = std::vector<std::byte>(out.size());
   ASSERT_EQ(pair.receiver->PostReceive({1, 2}, {View(*pair.b.transport, in)}, &receive),
             Posted::kAccepted);
@@ -64,12 +68,13 @@ TEST(ShmSingleCopy, ALargeMessageNeedsNoTurnsOfTheSender) {
 }
 
 TEST(ShmSingleCopy, IsNotUsedWhereItIsTurnedOffOrBytesAreReducedOrWarm) {
-  enum Case { kOff, kReduced, kWarm };
-  for (Case why : {kOff, kReduced, kWarm}) {
+  enum Case { kOff, kNever, kReduced, kWarm };
+  for (Case why : {kOff, kNever, kReduced, kWarm}) {
     const bool reduces = why == kReduced;
     Request send, receive;
     using Setting = std::pair<std::string, std::string>;
-    ShmPair pair(std::vector<Setting>{{"shm.single_copy_min", why == kOff ? "0" : "32KiB"}});
+    ShmPair pair(std::vector<Setting>{{"shm.single_copy_min", why == kNever ? "0" : "32KiB"},
+                                      {"shm.single_copy", why == kOff ? "off" : "on"}});
     auto out = RandomBytes(8 << 20, 1), in = out;
     ReceiveTarget target{View(*pair.b.transport, in)};
     if (reduces) target.local = in.data(), target.reduce = Xor;
@@ -88,7 +93,7 @@ TEST(ShmSingleCopy, IsNotUsedWhereItIsTurnedOffOrBytesAreReducedOrWarm) {
 TEST(ShmSingleCopy, ManyOffersAreAnsweredThoughTheRingIsShort) {
   constexpr size_t kCount = 1000, kBytes = 40000;
   std::vector<Request> sends(kCount), receives(kCount);
-  ShmPair pair;
+  ShmPair pair(kReads);
   auto out = RandomBytes(kCount + kBytes, 1), in = std::vector<std::byte>(kCount * kBytes);
   for (size_t i = 0; i < kCount; ++i) {
     (void)pair.receiver->PostReceive(
@@ -109,7 +114,7 @@ TEST(ShmSingleCopy, ManyOffersAreAnsweredThoughTheRingIsShort) {
 TEST(ShmSingleCopy, ASenderThatLeavesInTheMiddleFailsTheReceive) {
   for (int turns : {0, 1, 3}) {  // of the receiver, before it leaves
     Request send, receive;
-    ShmPair pair;
+    ShmPair pair(kReads);
     auto out = RandomBytes(turns == 0 ? 500'000 : 8 << 20, 1),
          in = std::vector<std::byte>(out.size());
     (void)pair.receiver->PostReceive({1, 2}, {View(*pair.b.transport, in)}, &receive);
@@ -122,6 +127,19 @@ TEST(ShmSingleCopy, ASenderThatLeavesInTheMiddleFailsTheReceive) {
     EXPECT_EQ(receive.status().code(), absl::StatusCode::kUnavailable) << receive.status();
     EXPECT_EQ(send.status().code(), absl::StatusCode::kCancelled) << send.status();
   }
+}
+
+TEST(ShmSingleCopy, IsLeftToATrialByDefault) {
+  Request send, receive;
+  ShmPair pair;
+  auto out = RandomBytes(8 << 20, 1), in = std::vector<std::byte>(out.size());
+  (void)pair.receiver->PostReceive({1, 2}, {View(*pair.b.transport, in)}, &receive);
+  (void)pair.sender->PostSend({1, 2}, View(*pair.a.transport, out), &send);
+  pair.a.transport->Progress(Now());
+  for (int turn = 0; turn < 100; ++turn) pair.b.transport->Progress(Now());
+  EXPECT_EQ(receive.done(), shm::ReadingPays());  // the arena holds but a part
+  ASSERT_TRUE(pair.Pump([&] { return send.done() && receive.done(); }));
+  EXPECT_TRUE(in == out);
 }
 
 TEST(Shm, ReducesStraightFromTheSegment) {
@@ -318,7 +336,7 @@ class ShmFullRing : public testing::Test {
                          unused_ = std::vector<std::byte>(64);
   std::deque<Request> unwanted_ = std::deque<Request>(300);  // outlive the links, as the others
   Request send_, receive_;
-  ShmPair pair_;
+  ShmPair pair_{kReads};
 };
 
 TEST_F(ShmFullRing, AnAnswerWakesTheSender) {

@@ -42,6 +42,7 @@ CollectiveSpec SpecFor(const Case& what, const Endpoint& endpoint) {
   std::vector<Rank> ranks;
   for (int r = 0; r < spec.size; ++r) ranks.emplace_back(r);
   spec.place = endpoint.PlaceOf(ranks);
+  spec.multicast_bytes = endpoint.MulticastBytes(ranks);
   return spec;
 }
 
