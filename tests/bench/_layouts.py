@@ -121,7 +121,7 @@ def variants(mesh: dict, turn: int) -> list[dict]:
     found = []
     for i in range(max(len(schedules), len(stages))):
         schedule = schedules[(i + turn) % len(schedules)]
-        # Schedules that split the backward pass reduce gradients once a step.
+        # With stages of ZeRO that reduce gradients with every micro-batch: split_backward().
         fitting = [zero for zero in stages if zero <= 1 or not schedule.startswith("zb")]
         used = [one["zero"] for one in found]
         zero = min(fitting, key=lambda stage: (used.count(stage), stage < 2, (stage + turn) % 4))
@@ -174,7 +174,7 @@ def matrix() -> list[Layout]:
                                recompute=RECOMPUTE[turn % len(RECOMPUTE)]))
             if few and 1 < expert == mesh["data"]:
                 bf16.append(Layout(Trained("bf16", mixture=True), **mesh, **once, expert=expert))
-    return sorted(fp32 + thirds() + bf16, key=lambda layout: layout.ranks)
+    return sorted(fp32 + thirds() + split_backward() + bf16, key=lambda layout: layout.ranks)
 
 
 def sample() -> list[Layout]:
@@ -195,6 +195,18 @@ def thirds() -> list[Layout]:
         found.append(Layout(Trained(second=turn % 2 == 1, thirds=True), **mesh, schedule=schedule,
                             zero=turn % 2 if schedule.startswith("zb") or not shared else turn % 4,
                             method=("ring", "ulysses")[turn // 2 % 2], recompute=RECOMPUTE[turn % len(RECOMPUTE)]))
+    return found
+
+
+def split_backward() -> list[Layout]:
+    """Schedules with weight passes of their own, under stages of ZeRO that reduce gradients with every micro-batch."""
+    found = []
+    for schedule, zero, shares in itertools.product(("zb-h1", "zb-v"), (2, 3), ("data", "context")):
+        turn = len(found)
+        found.append(Layout(Trained(second=turn % 2 == 1), pipeline=2, schedule=schedule, zero=zero, **{shares: 2},
+                            method=("ring", "ulysses")[turn // 2 % 2], recompute=RECOMPUTE[turn % len(RECOMPUTE)]))
+    found.append(Layout(Trained(mixture=True), pipeline=2, data=2, expert=2, schedule="zb-h1", zero=2))
+    found.append(Layout(Trained("bf16"), pipeline=2, data=2, schedule="zb-v", zero=2))
     return found
 
 

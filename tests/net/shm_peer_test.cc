@@ -278,7 +278,7 @@ INSTANTIATE_TEST_SUITE_P(Cells, ShmNonsense, testing::Range(size_t{0}, kNonsense
 
 TEST(ShmOffers, WhatCannotBeReadIsSentInPieces) {
   Request receive;
-  ShmNode node(1);
+  ShmNode node(1, 64, {{"shm.single_copy", "on"}, {"shm.single_copy_min", "4096"}});
   node.Open();
   ScriptedSender peer(&node);
   ASSERT_EQ(node.accepted.size(), 1u);

@@ -52,7 +52,7 @@ if os.path.exists(snapshot):
     first = saved["epochs"]
 module = DistributedDataParallel(model)
 for epoch in range(first, 4):
-    if epoch == 2 and attempt == "0" and rank == 1:
+    if epoch == 2 and attempt == "0" and rank == 1 and "die" in sys.argv:
         os.kill(os.getpid(), signal.SIGKILL)
     data = torch.randn(8, 16, generator=torch.Generator().manual_seed(10 * epoch + rank))
     loss = (module(data) - data).square().mean()
@@ -94,10 +94,11 @@ class Jobs(unittest.TestCase):
 
     def test_training_goes_on_after_a_killed_worker_to_gloos_losses(self):
         printed = {}
-        for backend in ("weft", "gloo"):
+        # Gloo's workers live: started again by this agent, they find addresses of the dead at its store.
+        for backend, words in (("weft", ["die"]), ("gloo", [])):
             with tempfile.TemporaryDirectory() as folder:
                 done = run([*TORCHRUN, "--nproc-per-node=2", "--max-restarts=1", "--master-port",
-                            installed.free_port(), script(folder, ELASTIC), f"{folder}/snapshot"],
+                            installed.free_port(), script(folder, ELASTIC), f"{folder}/snapshot", *words],
                            BACKEND=backend, GLOO_SOCKET_IFNAME="lo")
             self.assertEqual(done.returncode, 0, done.stderr)
             printed[backend] = sorted(line for line in done.stdout.splitlines()
@@ -105,7 +106,8 @@ class Jobs(unittest.TestCase):
         self.assertEqual([line.partition(" loss ")[0] for line in printed["weft"]],
                          [f"attempt {epoch // 2} epoch {epoch} rank {rank}"
                           for epoch in range(4) for rank in range(2)])
-        self.assertEqual(printed["weft"], printed["gloo"])
+        self.assertEqual([line.partition(" epoch ")[2] for line in printed["weft"]],
+                         [line.partition(" epoch ")[2] for line in printed["gloo"]])
 
     def test_torchrun_agents_meet_at_our_store(self):
         port = installed.free_port()

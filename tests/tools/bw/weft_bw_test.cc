@@ -215,7 +215,7 @@ TEST(Calibrated, TellsOtherProgramsByTheKernelsTicksAndBySpread) {
 TEST(WeftBw, RefusesAlgorithmsThatTheOperationLacksAndComparisonsOfNothing) {
   const std::pair<const char*, const char*> wrongs[] = {
       {"--ranks 3 -b 64K --algorithm bruck",
-       "collective.algorithm=bruck: all_reduce has auto, oneshot, ring"},
+       "collective.algorithm=bruck: all_reduce has auto, multicast, oneshot, ring"},
       {"--ranks 2 -b 64K --compare --algorithm ring", "collective.algorithm=ring leaves it none"},
       {"--ranks 2 -b 64K --compare --set collective.algorithm_by_kind=all_reduce=ring",
        "leaves it none"},

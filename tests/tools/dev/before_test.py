@@ -56,8 +56,8 @@ class Before(unittest.TestCase):
     def test_collectives_of_both_builds_run_in_turns(self):
         here, before = (self.build(name, weft_bw=BW.format(name=name, log=self.log, us=us))
                         for name, us in (("here", 10), ("there", 25)))
-        rows = self.bench("collectives", here, "--rounds", 2, "--ranks", 2, "--sizes", "1KiB", "--peers", "--no-regret",
-                          "--limit", 20, "--repeat-ms", 1, "--before", before)
+        rows = self.bench("collectives", here, "--costs", "defaults", "--rounds", 2, "--ranks", 2, "--sizes", "1KiB",
+                          "--peers", "--no-regret", "--limit", 20, "--repeat-ms", 1, "--before", before)
         self.assertEqual({(row["peer_name"], row["ours"], row["peer"], row["ratio"]) for row in rows},
                          {("before", 10, 25, 2.5)})
         self.assertEqual(len(rows), 5)  # one an operation

@@ -54,8 +54,8 @@ class Programs(unittest.TestCase):
     def test_collectives_have_private_memory_as_peers_do_and_shared_memory_is_a_row_of_its_own(self):
         log = self.folder / "log"
         self.put("weft-bw", BW.format(log=log))
-        rows = self.bench("collectives", "--rounds", 1, "--ranks", 2, "--sizes", "1KiB", "--peers", "shared",
-                          "--no-regret", "--limit", 20, "--repeat-ms", 1)
+        rows = self.bench("collectives", "--costs", "defaults", "--rounds", 1, "--ranks", 2, "--sizes", "1KiB",
+                          "--peers", "shared", "--no-regret", "--limit", 20, "--repeat-ms", 1)
         self.assertEqual({(row["peer_name"], row["ours"], row["peer"]) for row in rows},
                          {("weft, shared buffers", 10, 5)})
         # Five operations, all-reduce over tcp, and five operations again.

@@ -580,7 +580,7 @@ TEST_F(WeftPlan, CollectiveNamesWhatIsWrong) {
       {"broadcast --hosts 2 --root 3", "--root 3 of a group of 2 ranks"},
       {"all_reduce", "at least two ranks"},
       {"all_reduce --hosts 4 --set collective.algorithm=bruck",
-       "collective.algorithm=bruck: all_reduce has auto, oneshot, ring"},
+       "collective.algorithm=bruck: all_reduce has auto, multicast, oneshot, ring"},
       {"all_reduce --set collective.algorithm_by_kind=all_reduce=bruck", "all_reduce lacks"},
       {"all_reduce --set collective.costs=/nowhere/costs", "/nowhere/costs"}};
   for (const auto& [arguments, text] : wrongs) {
