@@ -242,7 +242,8 @@ Cost CostOf(const CollectiveSpec& spec) {
   const double depth = all ? Depth(spec) : DoubleTreeDepth(spec.size - 1) + 1;
   std::vector<double> chunks_of(trees), carried(trees);  // elements
   for (uint64_t tree = 0; tree < trees; ++tree) {
-    chunks_of[tree] = static_cast<double>((chunks + trees - 1 - tree) / trees);
+    const uint64_t of_tree = (chunks + trees - 1 - tree) / trees;
+    chunks_of[tree] = static_cast<double>(of_tree);
     carried[tree] = std::min(chunks_of[tree] * static_cast<double>(length), count);
   }
   const GroupPlace place = PlaceOf(spec);

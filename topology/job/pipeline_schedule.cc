@@ -587,9 +587,9 @@ std::vector<double> CostsOfHalfLayers(const std::vector<int64_t>& halves, double
   int64_t begin = 0;
   for (int64_t count : halves) {
     const int64_t end = begin + count;
-    const auto firsts = static_cast<double>((end + 1) / 2 - (begin + 1) / 2);
-    const auto seconds = static_cast<double>(end / 2 - begin / 2);
-    costs.push_back(firsts * first_half_cost + seconds * (1 - first_half_cost));
+    const int64_t seconds = end / 2 - begin / 2, firsts = count - seconds;
+    costs.push_back(static_cast<double>(firsts) * first_half_cost +
+                    static_cast<double>(seconds) * (1 - first_half_cost));
     begin = end;
   }
   costs.back() += end_cost;
