@@ -194,7 +194,7 @@ class CommunicatorImpl final : public Communicator {
   const GroupSettings settings_;
   const uint64_t chunk_bytes_;
   std::shared_ptr<const GroupPlace> place_;  // null: one host
-  uint64_t multicast_bytes_ = 0;               // 0: no rings
+  uint64_t multicast_bytes_ = 0;             // 0: no rings
   int groups_at_once_ = 1, others_at_once_ = 0;
   std::mutex mutex_;         // orders calls; before group_->mutex
   uint64_t ring_calls_ = 0;  // under mutex_: those that go by rings

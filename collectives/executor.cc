@@ -230,8 +230,9 @@ void Execution::Complete(uint32_t id) {
 
 void Execution::RunLocal(uint32_t id) {
   RunLocalStep(
-      plan_->schedule, plan_->schedule.steps[id], call_, StreamsTo(id) ? call_.stream : call_.reduce,
-      [this](Place place) { return At(place); }, operands_);
+      plan_->schedule, plan_->schedule.steps[id], call_,
+      StreamsTo(id) ? call_.stream : call_.reduce, [this](Place place) { return At(place); },
+      operands_);
   Complete(id);
 }
 

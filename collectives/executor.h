@@ -57,7 +57,7 @@ struct Invocation {
   ScaleFn scale = nullptr;
   bool sends_wait = false;  // SendSource::waits, of all ranks
   net::MessageKey key;
-  absl::Span<Peer* const> group;  // by group rank; null at the own
+  absl::Span<Peer* const> group;    // by group rank; null at the own
   MulticastRings* rings = nullptr;  // of a MulticastRun (multicast.h): the group's
   uint64_t ring_call = 0;           // and the number of the call among those that use them
 };
@@ -65,9 +65,9 @@ struct Invocation {
 // Whether an Advance() would move something now. A look, which costs little beside a turn of the
 // transports; before a sleep.
 enum class Outlook : uint8_t {
-  kLinks,   // when links have moved
-  kNothing, // not before another process has written to memory that is looked at
-  kReady,   // it would
+  kLinks,    // when links have moved
+  kNothing,  // not before another process has written to memory that is looked at
+  kReady,    // it would
 };
 
 // What runs the calls of a plan, one after another.

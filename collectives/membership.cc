@@ -36,8 +36,8 @@ absl::Status EndpointImpl::Join(const std::shared_ptr<Group>& group) {
   }
   if (options_.rejoins) group->posted = std::make_unique<PostedMessages>();
   if (const uint64_t bytes = MulticastBytes(group->ranks); bytes > 0) {
-    group->rings = std::make_unique<MulticastRings>(static_cast<int>(group->ranks.size()),
-                                                    group->rank, bytes);
+    group->rings =
+        std::make_unique<MulticastRings>(static_cast<int>(group->ranks.size()), group->rank, bytes);
   }
   return groups_.Add(group);
 }

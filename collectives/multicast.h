@@ -48,16 +48,14 @@ class MulticastRings {
   void Settle(bool open);
 
   // ---- Once open. Calls are numbered from 0, alike on all ranks.
-  bool CanWrite(uint64_t call);  // all ranks have finished what was in its entry
+  bool CanWrite(uint64_t call);              // all ranks have finished what was in its entry
   bool Lags(int rank, uint64_t call) const;  // it is one of those that CanWrite() waits for
   std::byte* Payload(uint64_t call) { return writer_.Payload(call); }
   void Publish(uint64_t call, uint64_t check) { writer_.Publish(call, check); }
   const std::byte* Read(int rank, uint64_t call, uint64_t* check) const {
     return readers_[static_cast<size_t>(rank)]->Read(call, check);
   }
-  bool Has(int rank, uint64_t call) const {
-    return readers_[static_cast<size_t>(rank)]->Has(call);
-  }
+  bool Has(int rank, uint64_t call) const { return readers_[static_cast<size_t>(rank)]->Has(call); }
   // This rank has used what all others have for `call`. True: some rank may wait for that, and
   // sleep; MayWaitForSpace() tells which.
   bool Finish(uint64_t call);
@@ -79,16 +77,16 @@ class MulticastRings {
 
 // A schedule of "multicast", compiled for one rank.
 struct MulticastPlan {
-  struct Piece {           // of the own payload
-    uint64_t offset = 0;   // in the input, elements
-    uint64_t length = 0;   // elements
-    uint64_t at = 0;       // in the payload, bytes
+  struct Piece {          // of the own payload
+    uint64_t offset = 0;  // in the input, elements
+    uint64_t length = 0;  // elements
+    uint64_t at = 0;      // in the payload, bytes
   };
-  struct Part {            // that this rank uses of another's payload
-    int peer = 0;          // group rank
-    uint64_t at = 0;       // bytes
-    uint64_t length = 0;   // elements
-    Place out;             // where the schedule receives it; scratch: it is used where it lies
+  struct Part {           // that this rank uses of another's payload
+    int peer = 0;         // group rank
+    uint64_t at = 0;      // bytes
+    uint64_t length = 0;  // elements
+    Place out;            // where the schedule receives it; scratch: it is used where it lies
   };
 
   MulticastPlan(const CollectiveSpec& spec, size_t element);

@@ -61,7 +61,8 @@ struct Group {
   std::unique_ptr<PostedMessages> posted;
   FinishedCalls finished;
   std::map<std::pair<uint32_t, int>, PostedCount> given_up;
-  std::unique_ptr<MulticastRings> rings;  // the driver's; null: there are none for small collectives
+  std::unique_ptr<MulticastRings>
+      rings;  // the driver's; null: there are none for small collectives
 
   std::mutex mutex;  // guards what follows
   absl::Status status;

@@ -193,10 +193,9 @@ void ProgressDriver::Start(std::shared_ptr<Operation> operation) {
 }
 
 absl::Status ProgressDriver::WaitFor(Operation& operation, absl::Duration timeout) {
-  const int64_t until_ns =
-      timeout >= absl::Hours(24 * 365)
-          ? INT64_MAX
-          : SystemClock::Nanoseconds() + absl::ToInt64Nanoseconds(timeout);
+  const int64_t until_ns = timeout >= absl::Hours(24 * 365)
+                               ? INT64_MAX
+                               : SystemClock::Nanoseconds() + absl::ToInt64Nanoseconds(timeout);
   Lock lock(mutex_);
   while (!operation.done()) {
     if (until_ns != INT64_MAX && SystemClock::Nanoseconds() >= until_ns) {

@@ -41,8 +41,8 @@ uint64_t PayloadBytes(const CollectiveSpec& spec, size_t element) {
                       spec.kind == CollectiveKind::kAllToAll ||
                       spec.kind == CollectiveKind::kScatter;  // between those who take them
   const uint64_t pieces = differ ? static_cast<uint64_t>(spec.size) - 1 : 1;
-  const uint64_t count = spec.kind == CollectiveKind::kAllGatherV ? LongestOf(GatheredParts(spec))
-                                                                  : spec.count;
+  const uint64_t count =
+      spec.kind == CollectiveKind::kAllGatherV ? LongestOf(GatheredParts(spec)) : spec.count;
   // No product of counts wraps where one part alone is too long.
   if (count > spec.multicast_bytes) return count;
   return pieces * ((count * element + kAlignment - 1) / kAlignment * kAlignment);

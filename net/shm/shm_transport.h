@@ -51,7 +51,7 @@ class ShmTransport final : public Transport {
   uint64_t single_copy_min() const { return single_copy_min_; }  // bytes; 0: never
   // Whether messages of that size are to be read from memory that this process does not map.
   bool ReadsPeers() const;
-  uint64_t eager_max() const { return eager_max_; }              // bytes; 0: no eager messages
+  uint64_t eager_max() const { return eager_max_; }  // bytes; 0: no eager messages
   const std::string& host() const { return host_; }
 
  private:

@@ -49,7 +49,7 @@ struct TcpContext {
   SocketTuning tuning;
   int sockets = 1;  // of each link made here whose source ports are not planned
   SourcePorts source_ports;
-  PlannedWays ways;                     // of sockets that carry data; none where others do
+  PlannedWays ways;  // of sockets that carry data; none where others do
   // Where sockets that carry data connect from: with `ways`, or where tcp.interface names it, so
   // that what a rank sends leaves by its own NIC; else the kernel chooses by its routes.
   SocketAddress own_address;

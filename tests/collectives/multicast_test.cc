@@ -122,8 +122,7 @@ TEST(MulticastTest, WhoWaitsForAnEntryGoesOnWhenItsReadersHaveFinished) {
       std::vector<float> data(kEntries + 1, 1);
       std::vector<WorkPtr> works;
       const auto call = [&](int i) {
-        works.push_back(
-            world.Broadcast(&data[i], &data[i], 1, DataType::kFloat32, GroupRank(0)));
+        works.push_back(world.Broadcast(&data[i], &data[i], 1, DataType::kFloat32, GroupRank(0)));
       };
       const bool is_late = world.rank() == GroupRank(2);
       if (is_late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -148,8 +147,7 @@ TEST(MulticastTest, ALeafOfABroadcastWaitsForItsRootAlone) {
     if (world.rank() == GroupRank(2)) {
       while (!is_done) std::this_thread::yield();
     }
-    const WorkPtr work =
-        world.Broadcast(&value, &value, 1, DataType::kFloat32, GroupRank(0));
+    const WorkPtr work = world.Broadcast(&value, &value, 1, DataType::kFloat32, GroupRank(0));
     ASSERT_DONE(work);
     EXPECT_EQ(value, 5);
     if (world.rank() == GroupRank(1)) is_done = true;

@@ -92,26 +92,26 @@ TEST_P(ProcessTest, AKilledRankIsNamedOnAllOthers) {
 // where it does; so before, while and after the group's rings are opened. The others have to fail
 // with `code`, and to name it.
 void ExpectNamed(int sums, bool starts, int signal, absl::StatusCode code) {
-  Processes job(
-      3, {"transport=shm", "collective.timeout=2s"}, InWorld([&](Communicator& world) {
-        std::vector<float> data(10);
-        const auto sum = [&] {
-          return world.AllReduce(data.data(), data.data(), data.size(), DataType::kFloat32,
-                                 ReduceOp::kSum);
-        };
-        if (world.rank() == GroupRank(2)) {
-          for (int i = 0; i < sums; ++i) {
-            if (!sum()->Wait().ok()) return false;
-          }
-          const WorkPtr last = starts ? sum() : nullptr;
-          kill(getpid(), signal);
-        }
-        absl::Status status;
-        while (status.ok()) status = sum()->Wait();
-        if (status.code() == code && FailureOf(status).rank == 2) return true;
-        std::fprintf(stderr, "rank %d: %s\n", world.rank().value(), status.ToString().c_str());
-        return false;
-      }));
+  Processes job(3, {"transport=shm", "collective.timeout=2s"}, InWorld([&](Communicator& world) {
+                  std::vector<float> data(10);
+                  const auto sum = [&] {
+                    return world.AllReduce(data.data(), data.data(), data.size(),
+                                           DataType::kFloat32, ReduceOp::kSum);
+                  };
+                  if (world.rank() == GroupRank(2)) {
+                    for (int i = 0; i < sums; ++i) {
+                      if (!sum()->Wait().ok()) return false;
+                    }
+                    const WorkPtr last = starts ? sum() : nullptr;
+                    kill(getpid(), signal);
+                  }
+                  absl::Status status;
+                  while (status.ok()) status = sum()->Wait();
+                  if (status.code() == code && FailureOf(status).rank == 2) return true;
+                  std::fprintf(stderr, "rank %d: %s\n", world.rank().value(),
+                               status.ToString().c_str());
+                  return false;
+                }));
   for (int rank : {0, 1}) {
     EXPECT_EQ(job.Wait(rank, absl::Seconds(20)), 0)
         << "rank " << rank << ", signal " << signal << " after " << sums << " calls, starts "

@@ -114,9 +114,9 @@ struct PipelineTiming {
   std::vector<int> activations_held;  // a stage: the most (chunk, micro-batch) pairs at one time
 };
 
-// The most (chunk, micro-batch) pairs whose activations a stage may hold at one time, of spec.kind's
-// paper: all under gpipe; p - stage under 1f1b; what the warm-up makes under interleaved; p under
-// zb-h1 and 2p chunks under zb-v, which is 1f1b's memory.
+// The most (chunk, micro-batch) pairs whose activations a stage may hold at one time, as the paper
+// of spec.kind says: all under gpipe; p - stage under 1f1b; what the warm-up makes under
+// interleaved; p under zb-h1 and 2p chunks under zb-v, which is 1f1b's memory.
 int ActivationsMost(const PipelineSpec& spec, int stage);
 
 // Proves a schedule and times it: every stage runs every pass once, weights after backwards, no

@@ -72,34 +72,35 @@ TEST(MeshOfTest, ATensorAxisCutsAFeedForwardPartAndNoExpert) {
 // Rank 0 works until some meetings have ended; rank 1 has nothing to do.
 TEST(GroupTest, RanksMeetWhileOneOfThemWorks) {
   const collectives::SettingPairs by_messages = {"shm.multicast_max=0"};  // which are counted
-  collectives::RunRanks(2, by_messages, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
-    const auto group = *Group::Create(endpoint, "test", {Rank(0), Rank(1)});
-    const auto messages = [&] {
-      uint64_t done = 0;
-      for (const auto& link : endpoint->Counters()) done += link.counters.messages_done;
-      return done;
-    };
-    absl::Status agreed;
-    const absl::Status status = group->RunTogether(
-        [&]() -> absl::Status {
-          if (group->rank() > 0) return absl::OkStatus();
-          const absl::Time limit = absl::Now() + absl::Seconds(30);
-          for (const uint64_t before = messages(); messages() < before + 20;) {
-            if (absl::Now() > limit) return absl::DeadlineExceededError("no meetings");
-            std::this_thread::yield();
-          }
-          return absl::DataLossError("a full disk");
-        },
-        agreed, absl::Milliseconds(1));
-    EXPECT_TRUE(status.ok()) << status;
-    EXPECT_EQ(agreed.code(), absl::StatusCode::kDataLoss) << agreed;
-    EXPECT_EQ(agreed.message(), "rank 0: a full disk");
-    // Rank 0 alone has work.
-    int worked = 0;
-    EXPECT_TRUE(group->RunOnFirst([&] { return ++worked, absl::OkStatus(); }, agreed).ok());
-    EXPECT_TRUE(agreed.ok()) << agreed;
-    EXPECT_EQ(worked, group->rank() == 0 ? 1 : 0);
-  });
+  collectives::RunRanks(
+      2, by_messages, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
+        const auto group = *Group::Create(endpoint, "test", {Rank(0), Rank(1)});
+        const auto messages = [&] {
+          uint64_t done = 0;
+          for (const auto& link : endpoint->Counters()) done += link.counters.messages_done;
+          return done;
+        };
+        absl::Status agreed;
+        const absl::Status status = group->RunTogether(
+            [&]() -> absl::Status {
+              if (group->rank() > 0) return absl::OkStatus();
+              const absl::Time limit = absl::Now() + absl::Seconds(30);
+              for (const uint64_t before = messages(); messages() < before + 20;) {
+                if (absl::Now() > limit) return absl::DeadlineExceededError("no meetings");
+                std::this_thread::yield();
+              }
+              return absl::DataLossError("a full disk");
+            },
+            agreed, absl::Milliseconds(1));
+        EXPECT_TRUE(status.ok()) << status;
+        EXPECT_EQ(agreed.code(), absl::StatusCode::kDataLoss) << agreed;
+        EXPECT_EQ(agreed.message(), "rank 0: a full disk");
+        // Rank 0 alone has work.
+        int worked = 0;
+        EXPECT_TRUE(group->RunOnFirst([&] { return ++worked, absl::OkStatus(); }, agreed).ok());
+        EXPECT_TRUE(agreed.ok()) << agreed;
+        EXPECT_EQ(worked, group->rank() == 0 ? 1 : 0);
+      });
 }
 
 TEST(GroupTest, TextsOfAllRanksReachTheFirstAlone) {
