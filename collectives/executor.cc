@@ -190,16 +190,8 @@ void Execution::Rest() {
 }
 
 std::byte* Execution::At(Place place) const {
-  const size_t offset = place.offset * call_.element;
-  switch (place.buffer) {
-    case Buffer::kInput:
-      return static_cast<std::byte*>(const_cast<void*>(call_.input)) + offset;
-    case Buffer::kOutput:
-      return static_cast<std::byte*>(call_.output) + offset;
-    case Buffer::kScratch:
-      return scratch_.get() + offset;
-  }
-  return nullptr;
+  if (place.buffer != Buffer::kScratch) return call_.At(place);
+  return scratch_.get() + place.offset * call_.element;
 }
 
 net::RegionView Execution::View(int transport, Place place, uint64_t length) {

@@ -60,6 +60,15 @@ struct Invocation {
   absl::Span<Peer* const> group;    // by group rank; null at the own
   MulticastRings* rings = nullptr;  // of a MulticastRun (multicast.h): the group's
   uint64_t ring_call = 0;           // and the number of the call among those that use them
+
+  // Where a place of the caller's buffers lies; null: of scratch.
+  std::byte* At(Place place) const {
+    if (place.buffer == Buffer::kScratch) return nullptr;
+    auto* base = place.buffer == Buffer::kOutput
+                     ? static_cast<std::byte*>(output)
+                     : static_cast<std::byte*>(const_cast<void*>(input));
+    return base + place.offset * element;
+  }
 };
 
 // Whether an Advance() would move something now. A look, which costs little beside a turn of the

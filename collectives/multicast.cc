@@ -378,15 +378,7 @@ void MulticastRun::Wake(int peer, Peers& peers) const {
 
 // Scratch is what was received, where it lies.
 std::byte* MulticastRun::At(Place place) const {
-  const uint64_t offset = place.offset * call_.element;
-  switch (place.buffer) {
-    case Buffer::kInput:
-      return static_cast<std::byte*>(const_cast<void*>(call_.input)) + offset;
-    case Buffer::kOutput:
-      return static_cast<std::byte*>(call_.output) + offset;
-    case Buffer::kScratch:
-      break;
-  }
+  if (place.buffer != Buffer::kScratch) return call_.At(place);
   for (const MulticastPlan::Part& part : plan_->parts) {
     if (!(part.out == place)) continue;
     return const_cast<std::byte*>(payloads_[static_cast<size_t>(part.peer)]) + part.at;

@@ -167,7 +167,7 @@ Cost CostOf(const CollectiveSpec& spec) {
       leaves += BinomialSubtree(spec.size, node) == 1 ? 1 : 0;
     }
     cost.balance = n > 1 ? moved / (n * (n - 1)) : 1;
-    // Of a gather the leaves send their input, of a scatter the root does.
+    // What leaves from an input is read: in a gather the leaves send theirs, in a scatter the root.
     cost.staged =
         moved > 0 ? 1 - (spec.kind == CollectiveKind::kGather ? leaves : n - 1) / moved : 0;
     for (int child : BinomialNode(spec.size, 0).children) {  // a stretch may pass the last rank

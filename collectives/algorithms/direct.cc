@@ -9,18 +9,12 @@
 
 #include "collectives/algorithms/algorithm.h"
 #include "collectives/algorithms/exchange.h"
+#include "collectives/algorithms/owners.h"
 #include "collectives/algorithms/parts.h"
 #include "collectives/algorithms/paths.h"
 
 namespace weft::collectives {
 namespace {
-
-// How many chunks the reductions run ahead of the distribution of results: enough that an owner
-// never waits for a result to leave before it takes the next contribution.
-constexpr uint64_t kRunAhead = 2;
-
-// Chunks whose contributions an owner holds at once where it rounds once.
-constexpr size_t kHeld = 2;
 
 bool HoldsContributions(const CollectiveSpec& spec) { return spec.rounds_once && spec.size > 2; }
 
@@ -55,7 +49,7 @@ class ChunkReducer {
 
   // All contributions are stored, and then reduced by one step.
   uint32_t AtOnce(Place out, Place own, uint64_t length) {
-    const size_t slot = next_++ % kHeld;
+    const size_t slot = next_++ % kChunksHeld;
     std::vector<Place> operands = {own};
     std::vector<uint32_t> arrivals;
     for (int d = 1; d < spec_.size; ++d) {
@@ -70,77 +64,9 @@ class ChunkReducer {
   ScheduleBuilder& builder_;
   const CollectiveSpec& spec_;
   size_t next_ = 0;
-  std::array<std::vector<Place>, kHeld> slots_;
-  std::array<uint32_t, kHeld> reduced_ = {kNone, kNone};
+  std::array<std::vector<Place>, kChunksHeld> slots_;
+  std::array<uint32_t, kChunksHeld> reduced_ = {kNone, kNone};
 };
-
-RankSchedule AllReduce(const CollectiveSpec& spec) {
-  const int n = spec.size;
-  ScheduleBuilder builder;
-  const uint64_t rounds = ChunkCount(PartOf(spec.count, n, 0).length, spec.chunk);
-  auto piece = [&](int owner, uint64_t round) {
-    return ChunkOf(PartOf(spec.count, n, owner), spec.chunk, round);
-  };
-  // For each round: when the own chunk was reduced, and when the contribution to a peer's has left.
-  std::vector<uint32_t> reduced(rounds, kNone);
-  ChunkReducer reducer(builder, spec, std::min(PartOf(spec.count, n, 0).length, spec.chunk));
-  std::vector<uint32_t> sent(rounds * static_cast<uint64_t>(n), kNone);
-  for (uint64_t round = 0; round < rounds + kRunAhead; ++round) {
-    if (round < rounds) {
-      for (int d = 1; d < n; ++d) {
-        const int peer = Around(spec.rank, -d, n);
-        const Stretch theirs = piece(peer, round);
-        sent[round * n + peer] = builder.Send(peer, Input(theirs.offset), theirs.length);
-      }
-      const Stretch own = piece(spec.rank, round);
-      reduced[round] = reducer.Reduce(Output(own.offset), Input(own.offset), own.length);
-    }
-    if (round < kRunAhead) continue;
-    const uint64_t ready = round - kRunAhead;
-    const Stretch own = piece(spec.rank, ready);
-    for (int d = 1; d < n; ++d) {
-      builder.Send(Around(spec.rank, -d, n), Output(own.offset), own.length, {reduced[ready]});
-    }
-    for (int d = 1; d < n; ++d) {
-      const int peer = Around(spec.rank, d, n);
-      const Stretch theirs = piece(peer, ready);
-      builder.Receive(peer, Output(theirs.offset), theirs.length,
-                      {spec.in_place ? sent[ready * n + peer] : kNone});
-    }
-  }
-  return std::move(builder).Finish();
-}
-
-RankSchedule ReduceScatter(const CollectiveSpec& spec) {
-  const int n = spec.size;
-  ScheduleBuilder builder;
-  auto part = [&](int rank) { return static_cast<uint64_t>(rank) * spec.count; };
-  ChunkReducer reducer(builder, spec, std::min(spec.count, spec.chunk));
-  for (uint64_t round = 0; round < ChunkCount(spec.count, spec.chunk); ++round) {
-    const Stretch chunk = ChunkOf({0, spec.count}, spec.chunk, round);
-    for (int d = 1; d < n; ++d) {
-      const int peer = Around(spec.rank, -d, n);
-      builder.Send(peer, Input(part(peer) + chunk.offset), chunk.length);
-    }
-    reducer.Reduce(Output(chunk.offset), Input(part(spec.rank) + chunk.offset), chunk.length);
-  }
-  return std::move(builder).Finish();
-}
-
-RankSchedule Reduce(const CollectiveSpec& spec) {
-  ScheduleBuilder builder;
-  const bool is_root = spec.rank == spec.root;
-  ChunkReducer reducer(builder, spec, is_root ? std::min(spec.count, spec.chunk) : 0);
-  for (uint64_t round = 0; round < ChunkCount(spec.count, spec.chunk); ++round) {
-    const Stretch chunk = ChunkOf({0, spec.count}, spec.chunk, round);
-    if (is_root) {
-      reducer.Reduce(Output(chunk.offset), Input(chunk.offset), chunk.length);
-    } else {
-      builder.Send(spec.root, Input(chunk.offset), chunk.length);
-    }
-  }
-  return std::move(builder).Finish();
-}
 
 RankSchedule AllGather(const CollectiveSpec& spec) {
   const int n = spec.size;
@@ -235,16 +161,16 @@ RankSchedule Build(const CollectiveSpec& spec) {
   if (spec.size == 1 && Reduces(spec.kind)) return CopyAlone(spec);
   switch (spec.kind) {
     case CollectiveKind::kAllReduce:
-      return AllReduce(spec);
+      return AllReduceByOwners<ChunkReducer>(spec);
     case CollectiveKind::kAllGather:
     case CollectiveKind::kAllGatherV:
       return AllGather(spec);
     case CollectiveKind::kReduceScatter:
-      return ReduceScatter(spec);
+      return ReduceScatterByOwners<ChunkReducer>(spec);
     case CollectiveKind::kBroadcast:
       return Broadcast(spec);
     case CollectiveKind::kReduce:
-      return Reduce(spec);
+      return ReduceByOwner<ChunkReducer>(spec);
     case CollectiveKind::kGather:
       return Gather(spec);
     case CollectiveKind::kScatter:

@@ -9,17 +9,12 @@
 #include <vector>
 
 #include "collectives/algorithms/algorithm.h"
+#include "collectives/algorithms/owners.h"
 #include "collectives/algorithms/parts.h"
 #include "collectives/group_place.h"
 
 namespace weft::collectives {
 namespace {
-
-// Chunks whose contributions an owner holds at once: one is reduced while the next one comes.
-constexpr size_t kHeld = 2;
-
-// How many chunks the reductions run ahead of the distribution of results.
-constexpr uint64_t kRunAhead = 2;
 
 // Reduces the chunks of one owner.
 class ChunkReducer {
@@ -35,7 +30,7 @@ class ChunkReducer {
   }
 
   uint32_t Reduce(Place out, Place own, uint64_t length) {
-    const size_t slot = next_++ % kHeld;
+    const size_t slot = next_++ % kChunksHeld;
     std::vector<Place> operands = slots_[slot];
     operands[static_cast<size_t>(spec_.rank)] = own;
     std::vector<uint32_t> arrivals;
@@ -53,80 +48,9 @@ class ChunkReducer {
   ScheduleBuilder& builder_;
   const CollectiveSpec& spec_;
   size_t next_ = 0;
-  std::array<std::vector<Place>, kHeld> slots_;  // by rank
-  std::array<uint32_t, kHeld> reduced_ = {kNone, kNone};
+  std::array<std::vector<Place>, kChunksHeld> slots_;  // by rank
+  std::array<uint32_t, kChunksHeld> reduced_ = {kNone, kNone};
 };
-
-RankSchedule AllReduce(const CollectiveSpec& spec) {
-  const int n = spec.size;
-  ScheduleBuilder builder;
-  const uint64_t longest = PartOf(spec.count, n, 0).length;
-  const uint64_t rounds = ChunkCount(longest, spec.chunk);
-  auto piece = [&](int owner, uint64_t round) {
-    return ChunkOf(PartOf(spec.count, n, owner), spec.chunk, round);
-  };
-  ChunkReducer reducer(builder, spec, std::min(longest, spec.chunk));
-  std::vector<uint32_t> reduced(rounds, kNone);
-  // By round and peer: the step that sends the contribution which the peer's result overwrites.
-  std::vector<uint32_t> sent(rounds * static_cast<uint64_t>(n), kNone);
-  auto index = [&](uint64_t round, int peer) {
-    return round * static_cast<uint64_t>(n) + static_cast<uint64_t>(peer);
-  };
-  for (uint64_t round = 0; round < rounds + kRunAhead; ++round) {
-    if (round < rounds) {
-      for (int d = 1; d < n; ++d) {
-        const int peer = Around(spec.rank, -d, n);
-        const Stretch theirs = piece(peer, round);
-        sent[index(round, peer)] = builder.Send(peer, Input(theirs.offset), theirs.length);
-      }
-      const Stretch own = piece(spec.rank, round);
-      reduced[round] = reducer.Reduce(Output(own.offset), Input(own.offset), own.length);
-    }
-    if (round < kRunAhead) continue;
-    const uint64_t ready = round - kRunAhead;
-    const Stretch own = piece(spec.rank, ready);
-    for (int d = 1; d < n; ++d) {
-      builder.Send(Around(spec.rank, -d, n), Output(own.offset), own.length, {reduced[ready]});
-    }
-    for (int d = 1; d < n; ++d) {
-      const int peer = Around(spec.rank, d, n);
-      const Stretch theirs = piece(peer, ready);
-      builder.Receive(peer, Output(theirs.offset), theirs.length,
-                      {spec.in_place ? sent[index(ready, peer)] : kNone});
-    }
-  }
-  return std::move(builder).Finish();
-}
-
-RankSchedule ReduceScatter(const CollectiveSpec& spec) {
-  ScheduleBuilder builder;
-  auto part = [&](int rank) { return static_cast<uint64_t>(rank) * spec.count; };
-  ChunkReducer reducer(builder, spec, std::min(spec.count, spec.chunk));
-  for (uint64_t round = 0; round < ChunkCount(spec.count, spec.chunk); ++round) {
-    const Stretch chunk = ChunkOf({0, spec.count}, spec.chunk, round);
-    for (int d = 1; d < spec.size; ++d) {
-      const int peer = Around(spec.rank, -d, spec.size);
-      builder.Send(peer, Input(part(peer) + chunk.offset), chunk.length);
-    }
-    reducer.Reduce(Output(chunk.offset), Input(part(spec.rank) + chunk.offset), chunk.length);
-  }
-  return std::move(builder).Finish();
-}
-
-RankSchedule Reduce(const CollectiveSpec& spec) {
-  ScheduleBuilder builder;
-  const bool is_root = spec.rank == spec.root;
-  ChunkReducer reducer(builder, spec, is_root ? std::min(spec.count, spec.chunk) : 0);
-  for (uint64_t round = 0; round < ChunkCount(spec.count, spec.chunk); ++round) {
-    const Stretch chunk = ChunkOf({0, spec.count}, spec.chunk, round);
-    if (is_root) {
-      reducer.Reduce(Output(chunk.offset), Input(chunk.offset), chunk.length);
-    } else {
-      builder.Send(spec.root, Input(chunk.offset), chunk.length);
-    }
-  }
-  return std::move(builder).Finish();
-}
 
 bool Has(CollectiveKind kind) { return Reduces(kind); }
 
@@ -134,11 +58,11 @@ RankSchedule Build(const CollectiveSpec& spec) {
   if (spec.size == 1) return CopyAlone(spec);
   switch (spec.kind) {
     case CollectiveKind::kReduceScatter:
-      return ReduceScatter(spec);
+      return ReduceScatterByOwners<ChunkReducer>(spec);
     case CollectiveKind::kReduce:
-      return Reduce(spec);
+      return ReduceByOwner<ChunkReducer>(spec);
     default:
-      return AllReduce(spec);
+      return AllReduceByOwners<ChunkReducer>(spec);
   }
 }
 

@@ -90,7 +90,7 @@ RankSchedule LevelsBarrier(const CollectiveSpec& spec);
 
 // With two levels.
 Cost LevelsCost(const CollectiveSpec& spec);
-// Of two levels and three: Cost::staged and Cost::posts, which are those inside a host.
+// Cost::staged and Cost::posts of a schedule of two levels or three: what ranks of a host exchange.
 double LevelsStaged(const CollectiveSpec& spec, const GroupPlace& place);
 double LevelsPosts(const CollectiveSpec& spec, const GroupPlace& place);
 

@@ -22,7 +22,8 @@ CollectiveSpec Whole(CollectiveSpec spec) {
   return spec;
 }
 
-// Of an all-to-all with counts no rank knows what the others have.
+// In an all-to-all with counts a rank does not know the counts of the others, and so not where its
+// part lies among theirs.
 bool Has(CollectiveKind kind) { return kind != CollectiveKind::kAllToAllV; }
 
 RankSchedule Build(const CollectiveSpec& spec) { return BaseOf(spec.kind).build(Whole(spec)); }

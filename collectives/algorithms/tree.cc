@@ -277,7 +277,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   }
   cost.turns = all ? 2 * depth : depth;
   cost.fill = (cost.turns - 1) * static_cast<double>(length);
-  // Of a broadcast only the root's messages, to one rank in all, leave from the input.
+  // In a broadcast the root alone sends from its input, each chunk to one rank.
   const double others = spec.size - 1;
   cost.staged = Reduces(spec.kind) ? 1 : (others - 1) / others;
   // At each node the second child's receive is posted when the first child's has arrived. The root

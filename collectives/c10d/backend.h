@@ -212,7 +212,7 @@ class WeftBackend final : public c10d::Backend {
   // spares them the making of a work and of its Python object. Between startCoalescing() and
   // endCoalescing() it never waits. `results`: of the work. The last use of `call`.
   WorkHandle Start(Call& call, bool is_async, at::TensorList results);
-  // Of dense tensors in host memory.
+  // The tensors are dense and in host memory: the caller has checked that.
   WorkHandle StartAllReduce(Tensors& tensors, Call call, const char* name, const c10d::ReduceOp& op,
                             bool is_async);
   void Finish(Call& call);  // waits for it, without a work

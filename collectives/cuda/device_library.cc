@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "collectives/cuda/cuda_call.h"
 #include "collectives/cuda/device_table.h"
 #include "collectives/cuda/nccl_entry.h"
 #include "collectives/data_type.h"
@@ -15,18 +16,9 @@ namespace {
 
 static_assert(NCCL_UNIQUE_ID_BYTES == kWeftNcclIdBytes);
 
-thread_local char last_error[512] = "";
-
-int Fail(const char* call, const char* reason) {
-  std::snprintf(last_error, sizeof last_error, "%s: %s", call, reason);
-  return 1;
-}
-
-int Check(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return 0;
-  cudaGetLastError();  // a sticky error is not reported twice
-  return Fail(call, cudaGetErrorString(error));
-}
+using cuda::Check;
+using cuda::Fail;
+using cuda::LastError;
 
 int Check(ncclResult_t result, const char* call, ncclComm_t communicator = nullptr) {
   if (result == ncclSuccess || result == ncclInProgress) return 0;
@@ -36,8 +28,6 @@ int Check(ncclResult_t result, const char* call, ncclComm_t communicator = nullp
                 details != nullptr && details[0] != '\0' ? "; " : "", details ? details : "");
   return Fail(call, reason);
 }
-
-#define WEFT_CALL(function, ...) Check(function(__VA_ARGS__), #function)
 
 cudaStream_t Native(WeftStream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
 cudaEvent_t Native(WeftEvent* event) { return reinterpret_cast<cudaEvent_t>(event); }
@@ -116,8 +106,6 @@ bool Native(int op, ncclRedOp_t* native) {
 }
 
 int BadType(const char* call) { return Fail(call, "NCCL has no such number type or operator"); }
-
-const char* LastError() { return last_error; }
 
 int DeviceCount(int* count) { return WEFT_CALL(cudaGetDeviceCount, count); }
 int SetDevice(int device) { return WEFT_CALL(cudaSetDevice, device); }

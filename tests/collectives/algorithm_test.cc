@@ -158,25 +158,38 @@ TEST(AlgorithmTest, ProofCostsNothingForLargeCounts) {
 
 // ---- Costs, counted.
 
-// By rank and step: messages on the longest chain that ends with it.
-double LongestChain(const Case& built) {
+// By pair of ranks, from * n + to: the steps of its messages at both ends, in their order.
+struct Meeting {
+  uint32_t send = 0, receive = 0;
+};
+std::vector<std::vector<Meeting>> MeetingsOf(const Case& built) {
   const size_t n = built.schedules.size();
-  std::vector<std::vector<int>> depth(n);
-  // [from * n + to]: sends and receives in their order.
-  std::vector<std::vector<uint32_t>> sends(n * n), receives(n * n);
-  for (size_t r = 0; r < n; ++r) {
-    const std::vector<Step>& steps = built.schedules[r].steps;
-    depth[r].assign(steps.size(), 0);
-    for (uint32_t id = 0; id < steps.size(); ++id) {
-      const size_t peer = static_cast<size_t>(steps[id].peer);
-      if (steps[id].peer < 0) continue;
-      if (steps[id].kind == StepKind::kSend) {
-        sends[r * n + peer].push_back(id);
-      } else {
-        receives[peer * n + r].push_back(id);
+  std::vector<std::vector<Meeting>> meetings(n * n);
+  std::vector<size_t> received(n * n);
+  for (const bool sends : {true, false}) {
+    for (size_t r = 0; r < n; ++r) {
+      const std::vector<Step>& steps = built.schedules[r].steps;
+      for (uint32_t id = 0; id < steps.size(); ++id) {
+        if (steps[id].peer < 0 || (steps[id].kind == StepKind::kSend) != sends) continue;
+        const size_t peer = static_cast<size_t>(steps[id].peer);
+        if (sends) {
+          meetings[r * n + peer].push_back({.send = id});
+        } else {
+          const size_t pair = peer * n + r;
+          meetings[pair][received[pair]++].receive = id;
+        }
       }
     }
   }
+  return meetings;
+}
+
+// By rank and step: messages on the longest chain that ends with it.
+double LongestChain(const Case& built) {
+  const size_t n = built.schedules.size();
+  const auto meetings = MeetingsOf(built);
+  std::vector<std::vector<int>> depth(n);
+  for (size_t r = 0; r < n; ++r) depth[r].assign(built.schedules[r].steps.size(), 0);
   int longest = 0;
   for (bool changed = true; changed;) {
     changed = false;
@@ -193,8 +206,8 @@ double LongestChain(const Case& built) {
       }
     }
     for (size_t pair = 0; pair < n * n; ++pair) {
-      for (size_t i = 0; i < sends[pair].size(); ++i) {
-        raise(depth[pair % n][receives[pair][i]], depth[pair / n][sends[pair][i]] + 1);
+      for (const Meeting& meeting : meetings[pair]) {
+        raise(depth[pair % n][meeting.receive], depth[pair / n][meeting.send] + 1);
       }
     }
   }
@@ -292,32 +305,6 @@ TEST(CostTest, OfOneHostIsWhatTheSchedulesHold) {
       }
     }
   });
-}
-
-// By pair of ranks, from * n + to: the steps of its messages at both ends, in their order.
-struct Meeting {
-  uint32_t send = 0, receive = 0;
-};
-std::vector<std::vector<Meeting>> MeetingsOf(const Case& built) {
-  const size_t n = built.schedules.size();
-  std::vector<std::vector<Meeting>> meetings(n * n);
-  std::vector<size_t> received(n * n);
-  for (const bool sends : {true, false}) {
-    for (size_t r = 0; r < n; ++r) {
-      const std::vector<Step>& steps = built.schedules[r].steps;
-      for (uint32_t id = 0; id < steps.size(); ++id) {
-        if (steps[id].peer < 0 || (steps[id].kind == StepKind::kSend) != sends) continue;
-        const size_t peer = static_cast<size_t>(steps[id].peer);
-        if (sends) {
-          meetings[r * n + peer].push_back({.send = id});
-        } else {
-          const size_t pair = peer * n + r;
-          meetings[pair][received[pair]++].receive = id;
-        }
-      }
-    }
-  }
-  return meetings;
 }
 
 // The share of elements that are reduced on arrival, or were written by the step before the send.

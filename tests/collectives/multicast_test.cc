@@ -154,7 +154,7 @@ TEST(MulticastTest, ALeafOfABroadcastWaitsForItsRootAlone) {
   });
 }
 
-// Of parts that are all empty nobody needs anything, not even that the rings be open.
+// Where all parts of an all-gather-v are empty, no rank needs another one, nor open rings.
 TEST(MulticastTest, CallsWithoutMessagesWaitForNobody) {
   std::atomic<bool> is_done{false};
   RunWorld(3, {}, [&](Communicator& world) {
@@ -173,7 +173,7 @@ TEST(MulticastTest, GroupsHaveRingsOfTheirOwnAndMakeThemAnew) {
     for (int life = 0; life < 30; ++life) {
       auto all = *Communicator::Create(endpoint, "all", AllRanks(3));
       auto same = *Communicator::Create(endpoint, "others", AllRanks(3));
-      // Of some lives the first group has no call at all.
+      // In every third life the group "all" has no call at all.
       ASSERT_TRUE(life % 3 == 0 || SumOfOnes(*all, 5).ok());
       ASSERT_TRUE(SumOfOnes(*same, 7).ok());
       ASSERT_TRUE(SumOfOnes(*same, 7).ok());

@@ -223,7 +223,7 @@ TEST(ProgressDriverLookTest, AnOperationThatAnotherThreadHasFinishedIsNotLookedA
   engine.driver.Stop();
 }
 
-// Those move by turns, of which looks would leave room for few.
+// Other operations move in turns of the engine, and a waiter that only looks takes few of these.
 TEST(ProgressDriverLookTest, WhileOthersAreUnderWayThereAreTurnsInsteadOfLooks) {
   IdleEngine engine;
   ASSERT_TRUE(engine.driver.Open().ok());

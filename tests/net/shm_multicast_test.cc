@@ -111,7 +111,7 @@ TEST(ShownMemory, IsFoundByTheNumberThatTheSenderHas) {
   EXPECT_EQ(pair.sender->Show(other, sizeof other), SendLink::kNotShown);
 }
 
-// As many groups show theirs while the receiver takes no turn.
+// Many groups show their rings at once while the receiver takes no turn: packets queue up.
 TEST(ShownMemory, IsFoundBehindManyOthersOnTheSocket) {
   ShmPair pair;
   std::vector<MulticastWriter> writers;

@@ -133,8 +133,8 @@ absl::StatusOr<LinkCosts> MeasureLinks(Communicator& group) {
   return link;
 }
 
-// Of a byte that both ends copy, by links that do so with every message: each core copies for its
-// rank's two ends, or for those of all ranks that share it.
+// Nanoseconds of a byte that both ends copy, by links that do so with every message: each core
+// copies for its rank's two ends, or for those of all ranks that share it.
 absl::StatusOr<double> MeasureSegment(Communicator& group) {
   std::vector<std::byte> data(2 * kHostBytes);
   WEFT_ASSIGN_OR_RETURN(const double of_all,

@@ -4,10 +4,10 @@
 #include <torch/version.h>
 
 #include <atomic>
-#include <cstdio>
 #include <exception>
 #include <map>
 
+#include "collectives/cuda/cuda_call.h"
 #include "trainer/cuda/graph_table.h"
 
 namespace weft::train::cuda {
@@ -15,26 +15,13 @@ namespace {
 
 using c10::cuda::CUDACachingAllocator::CUDAAllocator;
 
-thread_local char last_error[512] = "";
-
-int Fail(const char* call, const char* reason) {
-  std::snprintf(last_error, sizeof last_error, "%s: %s", call, reason);
-  return 1;
-}
-
-int Check(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return 0;
-  cudaGetLastError();  // a sticky error is not reported twice
-  return Fail(call, cudaGetErrorString(error));
-}
-
-#define WEFT_CALL(function, ...) Check(function(__VA_ARGS__), #function)
+using weft::cuda::Check;
+using weft::cuda::Fail;
+using weft::cuda::LastError;
 
 cudaStream_t Native(WeftStream* stream) { return reinterpret_cast<cudaStream_t>(stream); }
 cudaGraph_t Native(WeftCapture* capture) { return reinterpret_cast<cudaGraph_t>(capture); }
 cudaGraphExec_t Native(WeftGraph* graph) { return reinterpret_cast<cudaGraphExec_t>(graph); }
-
-const char* LastError() { return last_error; }
 
 // LibTorch's allocator. It is looked for, so that this library loads where there is no LibTorch.
 template <typename Call>

@@ -22,7 +22,7 @@ namespace {
 absl::Status Checked(const WeftGraphTable& table, int result) {
   return result == 0 ? absl::OkStatus() : absl::InternalError(table.LastError());
 }
-// Of calls that give something back: the run goes on.
+// A call that frees part of a graph has failed: that memory is lost, and the run goes on.
 void Complain(const WeftGraphTable& table, int result) {
   if (result != 0) WEFT_LOG_WARN("a CUDA graph leaves something behind: ", table.LastError());
 }

@@ -113,8 +113,8 @@ class CountingHandler : public c10::WarningHandler {
   std::vector<std::string> texts;
 };
 
-// Of an all-reduce and a backward pass through it; then what it warned of when no gradient was to
-// be had.
+// What came of an all-reduce of a tensor that requires a gradient, and of a backward pass through
+// it; `warnings_without`: of calls under NoGradGuard.
 struct Backward {
   std::vector<float> gradient;
   std::vector<std::string> warnings, warnings_without;

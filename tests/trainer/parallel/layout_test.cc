@@ -89,9 +89,8 @@ TEST(LayoutOfPartsTest, SharedParametersHaveBucketsOfTheirOwn) {
   }
 }
 
-// A tensor axis that does not divide the vocabulary leaves one rank a row more, and yet both meet
-// in the same matrices, bucket by bucket.
-TEST(LayoutOfPartsTest, BucketsHaveTheSameMatricesOnAllRanksOfATensorAxis) {
+// Two ranks of a tensor axis have 39 and 38 rows of its tables.
+ModelConfig UntiedModelOfOddVocabulary() {
   ModelConfig config;
   config.layers = 2;
   config.hidden = 24;
@@ -100,6 +99,13 @@ TEST(LayoutOfPartsTest, BucketsHaveTheSameMatricesOnAllRanksOfATensorAxis) {
   config.sequence = 10;
   config.vocabulary = 77;
   config.tied = false;
+  return config;
+}
+
+// A tensor axis that does not divide the vocabulary leaves one rank a row more, and yet both meet
+// in the same matrices, bucket by bucket.
+TEST(LayoutOfPartsTest, BucketsHaveTheSameMatricesOnAllRanksOfATensorAxis) {
+  const ModelConfig config = UntiedModelOfOddVocabulary();
   for (int64_t bytes = 1024; bytes <= 64 << 10; bytes += 128) {
     std::vector<std::vector<int>> matrices[2];  // of each bucket that has some, by rank
     for (int rank = 0; rank < 2; ++rank) {
@@ -122,14 +128,7 @@ TEST(LayoutOfPartsTest, BucketsHaveTheSameMatricesOnAllRanksOfATensorAxis) {
 // Their gradients come when those of their neighbours do not, where a backward pass is split and
 // each micro-batch is reduced.
 TEST(LayoutOfPartsTest, TablesOfTokensAreAloneWhereThatIsWanted) {
-  ModelConfig config;
-  config.layers = 2;
-  config.hidden = 24;
-  config.heads = 2;
-  config.ffn = 40;
-  config.sequence = 10;
-  config.vocabulary = 77;
-  config.tied = false;
+  const ModelConfig config = UntiedModelOfOddVocabulary();
   const std::vector<ParameterSpec> parameters = GptParameters(config);
   std::vector<int> alone;
   for (const BucketLayout& bucket : LayOut(parameters, GiB(1), 4, 2, false, true)) {
