@@ -31,8 +31,7 @@ for inputs, targets in loader:
     losses = accelerator.gather(loss.detach().reshape(1))
     print("losses", accelerator.num_processes, [value.hex() for value in losses.tolist()])
 print("backend", dist.get_backend())
-dist.destroy_process_group()
-"""
+""" + installed.LEAVE
 
 LIGHTNING = r"""
 import os, warnings
@@ -71,7 +70,7 @@ trainer = lightning.Trainer(
     enable_progress_bar=False, enable_model_summary=False,
     strategy=DDPStrategy(process_group_backend=os.environ["BACKEND"]))
 trainer.fit(Module(), torch.utils.data.DataLoader(data, batch_size=8))
-"""
+""" + installed.LEAVE
 
 
 def printed(text: str, backend: str) -> list[list[str]]:

@@ -170,11 +170,24 @@ def _run_rank(pipe, folder, rank, size, backend, body, arguments, ends_well) -> 
         value = body(rank, *arguments)
         if dist.is_initialized() and ends_well:
             dist.barrier()
-            dist.destroy_process_group()
+            if backend != "gloo":  # as in LEAVE
+                dist.destroy_process_group()
         pipe.send((True, value))
     except BaseException:  # noqa: BLE001 -- the parent tells
         pipe.send((False, traceback.format_exc()))
         raise
+
+
+# The last lines of programs that run over ours and, to compare, over Gloo, whose threads can end a
+# process by std::terminate ("without an active exception") while a group or the interpreter ends.
+LEAVE = """
+import os, sys
+if torch.distributed.get_backend() == "gloo":
+    torch.distributed.barrier()
+    sys.stdout.flush()
+    os._exit(0)
+torch.distributed.destroy_process_group()
+"""
 
 
 class Program:

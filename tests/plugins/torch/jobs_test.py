@@ -66,8 +66,7 @@ for epoch in range(first, 4):
                     "epochs": epoch + 1}, snapshot + ".new")
         os.replace(snapshot + ".new", snapshot)
     dist.barrier()
-dist.destroy_process_group()
-"""
+""" + installed.LEAVE
 
 
 def run(command: list, **environment) -> subprocess.CompletedProcess:

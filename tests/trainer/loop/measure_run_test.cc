@@ -45,6 +45,7 @@ TEST_F(MeasureRunTest, APipelineOfManyMicroBatchesIsTracedWholeAndItsBubbleIsNoC
     if (event["name"] == "wait_receive") waits[rank][step] += seconds;
   }
   const std::map<int, json> rows = Metrics("pipeline");
+  double bubble_seconds = 0;
   for (int step = 1; step <= kSteps; ++step) {
     for (int rank = 0; rank < 2; ++rank) {
       // The last one has the validation's, too.
@@ -53,7 +54,9 @@ TEST_F(MeasureRunTest, APipelineOfManyMicroBatchesIsTracedWholeAndItsBubbleIsNoC
     // What is no bubble of the first stage's waits is communication.
     const json& row = rows.at(step);
     EXPECT_NEAR(row["bubble_seconds"].get<double>(), bubble[0][step], 1e-3) << "step " << step;
-    EXPECT_GT(row["bubble_seconds"], 0.0);
+    // A stage that got its core late finds all inputs there, and waits for none in that step.
+    EXPECT_GE(row["bubble_seconds"], 0.0);
+    bubble_seconds += row["bubble_seconds"].get<double>();
     EXPECT_GE(row["exposed_pipeline_seconds"], 0.0);
     EXPECT_GT(row["bubble_share"], 0.0);
     EXPECT_LT(row["bubble_share"], 1.0);
@@ -62,6 +65,7 @@ TEST_F(MeasureRunTest, APipelineOfManyMicroBatchesIsTracedWholeAndItsBubbleIsNoC
               waits[0][step] - 1e-3)
         << "step " << step;
   }
+  EXPECT_GT(bubble_seconds, 0.0);
 }
 
 // Seconds of the tracks are those of the rows.
