@@ -179,14 +179,25 @@ def _run_rank(pipe, folder, rank, size, backend, body, arguments, ends_well) -> 
 
 
 # The last lines of programs that run over ours and, to compare, over Gloo, whose threads can end a
-# process by std::terminate ("without an active exception") while a group or the interpreter ends.
+# process by std::terminate ("without an active exception") while a group or the interpreter ends, and
+# which takes a peer that has ended for a lost one: there all meet at the store, whose server may be
+# rank 0's, and end at once.
 LEAVE = """
-import os, sys
-if torch.distributed.get_backend() == "gloo":
-    torch.distributed.barrier()
+import os, sys, time
+group = torch.distributed
+if group.get_backend() == "gloo":
     sys.stdout.flush()
+    store, others = group.distributed_c10d._get_default_store(), group.get_world_size() - 1
+    store.add("done", 1)
+    while store.add("done", 0) <= others:
+        time.sleep(0.01)
+    if group.get_rank() == 0:
+        while store.add("left", 0) < others:
+            time.sleep(0.01)
+    else:
+        store.add("left", 1)
     os._exit(0)
-torch.distributed.destroy_process_group()
+group.destroy_process_group()
 """
 
 
