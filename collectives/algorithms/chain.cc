@@ -93,7 +93,9 @@ Cost CostOf(const CollectiveSpec& spec) {
             .fill = std::max(n - 2, 0.0) * static_cast<double>(std::min(spec.chunk, spec.count)),
             .balance = (n - 1) / n};
   if (spec.place != nullptr && spec.place->hosts.size() > 1) {
-    cost.turns_across = static_cast<double>(spec.place->hosts.size()) - 1;
+    const double hosts = static_cast<double>(spec.place->hosts.size());
+    cost.turns_across = hosts - 1;
+    cost.fill_inside = (n - hosts) * static_cast<double>(std::min(spec.chunk, spec.count));
     cost.elements_across = count;
     cost.elements_beyond = count * RingLoad(spec.place.get());
     if (reduces) {

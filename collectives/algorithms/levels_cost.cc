@@ -67,6 +67,7 @@ Cost LevelsCost(const CollectiveSpec& spec) {
       cost.elements_across = count * passes;
       if (!ExchangesAtOnce(place)) cost.elements_beyond = cost.elements_across * RingLoad(&place);
       cost.fill = (cost.turns > 2 ? 2 : 0) * chunk;
+      cost.fill_inside = inside * outside * cost.fill;
       if (ExchangesAtOnce(place)) cost.in_order = std::max(others - 1, 0.0);
       // All rounds take a turn before any takes the next.
       if (rounds > 1) cost.ahead = part * passes * (1 - 1 / rounds);
@@ -88,6 +89,7 @@ Cost LevelsCost(const CollectiveSpec& spec) {
       (reduces ? cost.reduced : cost.copied) = reduces ? cost.elements : length;
       if (reduces) cost.in_order = std::max(others - 1, 0.0);
       cost.fill = inside * outside * std::min(static_cast<double>(spec.chunk), length);
+      cost.fill_inside = cost.fill;
       break;
     }
     case CollectiveKind::kBroadcast:
@@ -100,6 +102,7 @@ Cost LevelsCost(const CollectiveSpec& spec) {
       cost.elements_across = outside * count;
       cost.elements_beyond = cost.elements_across * RingLoad(&place);
       cost.fill = std::max(cost.turns - 1, 0.0) * chunk;
+      cost.fill_inside = 2 * inside * outside * chunk;
       cost.balance = Ratio((hosts * (m - 1) + others) * count, n * cost.elements);
       break;
     case CollectiveKind::kReduce:
@@ -112,6 +115,7 @@ Cost LevelsCost(const CollectiveSpec& spec) {
       cost.elements_across = outside * count;
       cost.elements_beyond = cost.elements_across * RingLoad(&place);
       cost.fill = std::max(cost.turns - 1, 0.0) * chunk;
+      cost.fill_inside = 2 * inside * outside * chunk;
       break;
     case CollectiveKind::kAllToAll: {
       const double away = n - m, stood_for = std::ceil(away / rails);

@@ -81,7 +81,9 @@ Cost CostOfRounds(const CollectiveSpec& spec, const GroupPlace& place) {
     cost.elements += part * (m + rails - 2);
     cost.reduced += part * (m - 1);
   }
-  cost.fill = rail.fill + 2 * inside * piece;
+  // The two levels of a rail both lie between hosts, and so does all that fills it.
+  cost.fill_inside = 2 * inside * piece;
+  cost.fill = rail.fill + cost.fill_inside;
   if (Reduces(spec.kind)) {
     cost.in_order = InOrder(rail, place);
     // A stage of all rounds is posted before the next stage of any: while the first round goes up,
@@ -120,7 +122,8 @@ Cost CostOfParts(const CollectiveSpec& spec, const GroupPlace& place) {
   (reduces ? cost.reduced : cost.copied) = reduces ? cost.elements : length;
   cost.elements_across = rails * across;
   cost.elements_beyond = n * length * (switches - 1) / switches * UnplannedLoad(&place);
-  cost.fill = rail.fill + (m > 1 ? std::min(static_cast<double>(spec.chunk), length) : 0);
+  cost.fill_inside = m > 1 ? std::min(static_cast<double>(spec.chunk), length) : 0;
+  cost.fill = rail.fill + cost.fill_inside;
   if (reduces) cost.in_order = InOrder(rail, place);
   return cost;
 }

@@ -289,6 +289,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   cost.balance = cost.elements > 0 ? moved / (cost.elements * spec.size) : 1;
   if (planned) {
     across.Fill(cost);
+    cost.fill_inside = (cost.turns - cost.turns_across) * static_cast<double>(length);
   } else {
     cost = SpreadOverHosts(cost, spec);
   }

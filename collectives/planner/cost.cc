@@ -40,9 +40,18 @@ double SwitchByte(const CollectiveSpec& spec) {
   return rate > 0 ? 1e9 / rate : 0;
 }
 
-// What was measured between hosts, with the rates of the group's own NICs, where they are known:
-// no byte of a link is faster than its NIC, and the NICs of a host are the wire that it leaves by.
-LinkCosts Across(const CostTable& table, const GroupPlace* place) {
+// Elements that the busiest rank sends to other hosts.
+double Away(const Cost& cost) { return std::min(cost.elements_across / cost.lanes, cost.elements); }
+
+// The share of the busiest rank's messages that go to other hosts.
+double ShareAcross(const Cost& cost) {
+  if (cost.elements > 0) return Away(cost) / cost.elements;
+  return cost.turns > 0 ? cost.turns_across / cost.turns : 0;
+}
+
+}  // namespace
+
+LinkCosts AcrossCosts(const CostTable& table, const GroupPlace* place) {
   LinkCosts across = table.across;
   if (place == nullptr) return across;
   if (place->nic_rate > 0) across.byte = std::max(across.byte, 1e9 / place->nic_rate);
@@ -50,18 +59,15 @@ LinkCosts Across(const CostTable& table, const GroupPlace* place) {
   return across;
 }
 
-}  // namespace
+int64_t MessagesAcross(const Cost& cost) { return std::llround(cost.messages * ShareAcross(cost)); }
 
 Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const CostTable& table) {
   const double bytes = static_cast<double>(element);
-  const LinkCosts across = Across(table, spec.place.get());
+  const LinkCosts across = AcrossCosts(table, spec.place.get());
   const double ranks = spec.place == nullptr ? spec.size : spec.place->ranks_max;
   const double cores = table.cores, at_once = spec.groups_at_once;
   const double on_wire = at_once + spec.others_at_once;
-  // Bytes that the busiest rank sends to other hosts.
-  const double away = std::min(cost.elements_across / cost.lanes, cost.elements);
-  double share = cost.turns > 0 ? cost.turns_across / cost.turns : 0;  // of messages
-  if (cost.elements > 0) share = away / cost.elements;
+  const double away = Away(cost), share = ShareAcross(cost);
   const double message = (1 - share) * table.inside.message + share * across.message;
   // The work of all ranks together counts each byte once. The busiest rank's own work counts,
   // inside a host, the bytes that it receives, since the receiver copies them.
@@ -119,8 +125,11 @@ Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const
   const double slot_link = waits ? cost.slot_elements * bytes * across.byte : 0;
   const double paths = std::max(link, wire) >= slot_latency + slot_link ? cost.paths : 1;
   const double slots = slot_latency + paths * slot_link;
-  const double fill_byte = cost.turns_across > 0 ? across.byte * paths : table.inside.byte;
-  const double before = latency + cost.fill * bytes * fill_byte;
+  // A stage that does not bound the pipeline adds the time of one chunk, at its own link's rate.
+  const double fill_inside = cost.turns_across > 0 ? cost.fill_inside : cost.fill;
+  const double fill_across = cost.fill - fill_inside;
+  const double fill = (fill_inside * table.inside.byte + fill_across * across.byte * paths) * bytes;
+  const double before = latency + fill;
   return {.overlapped = std::llround(before - hidden +
                                      std::max({work, memory, wire, link, slots, exchanged})),
           .in_turn = std::llround(before + work + memory + wire + std::max(link, exchanged))};
@@ -155,13 +164,13 @@ CostTable TableFor(const Calibration& calibration, const Settings& settings, int
   return table;
 }
 
-absl::StatusOr<CostTable> LoadTable(const Settings& settings, int cores) {
+absl::StatusOr<CostTable> LoadTable(const Settings& settings, int cores, bool has_peers) {
   WEFT_ASSIGN_OR_RETURN(const Calibration calibration, LoadCalibration(settings));
   if (!settings.Bool("collective.deterministic")) {
     CostTable table = TableFor(calibration, settings, cores);
     const bool asks = table.segment_byte > 0 && table.read_bytes != kNeverRead &&
                       settings.Text("shm.single_copy") == "auto";
-    if (asks && !net::shm::ReadingPays()) table.read_bytes = kNeverRead;
+    if (!has_peers || (asks && !net::shm::ReadingPays())) table.read_bytes = kNeverRead;
     return table;
   }
   constexpr int kEnough = 1 << 20;  // cores: ranks never share one

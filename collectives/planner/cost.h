@@ -28,7 +28,8 @@
 //
 // `hidden` are latencies between hosts, all but one, as far as `ahead` elements take as long.
 // Where slots do not hold a pipeline back, its links are full, and fill and slots take `paths`
-// times their bytes' time.
+// times their bytes' time. `fill` passes each hop at the rate of the hop's own link, inside a host
+// (fill_inside) or across: a stage that is not a pipeline's slowest adds the time of one chunk.
 //
 // One table counts for all ranks of a job: rank 0's, which its endpoint hands out at start-up.
 #ifndef WEFT_COLLECTIVES_PLANNER_COST_H_
@@ -72,6 +73,14 @@ struct CostTable {
                                  // receives, so that `in_order` costs nothing
   std::string source;            // "defaults", or the file; one line
 };
+
+// What a link between hosts costs: as measured, with the rates of the group's own NICs where they
+// are known. No byte of a link is faster than its NIC, and the NICs of a host are the wire that it
+// leaves by.
+LinkCosts AcrossCosts(const CostTable& table, const GroupPlace* place);
+// Messages that the busiest rank sends to, or receives from, other hosts: whole, so that those of
+// equal plans are equal.
+int64_t MessagesAcross(const Cost& cost);
 
 // Nanoseconds, whole: the same on every rank.
 struct Time {
@@ -124,7 +133,8 @@ absl::Status SaveCalibration(const Calibration& calibration, const std::string& 
 CostTable TableFor(const Calibration& calibration, const Settings& settings, int cores);
 // The table of rank 0: of LoadCalibration() and `cores`; with collective.deterministic of the
 // defaults, and of as many cores as there are ranks. An error of the file is one in both cases.
-absl::StatusOr<CostTable> LoadTable(const Settings& settings, int cores);
+// Without `has_peers` nobody's memory is read: nothing is tried (ReadingPays), and nothing planned.
+absl::StatusOr<CostTable> LoadTable(const Settings& settings, int cores, bool has_peers = true);
 // As one word, for the exchange between ranks.
 std::string ToWord(const CostTable& table);
 absl::StatusOr<CostTable> FromWord(absl::string_view word);

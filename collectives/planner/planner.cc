@@ -12,11 +12,18 @@
 namespace weft::collectives::planner {
 namespace {
 
-// Smaller chunks than these cost more in messages than they gain.
+// Smaller chunks than these cost more in messages than they gain, but between hosts whose links are
+// so slow that a message costs the cores less than the chunk's time on the link. There a chunk need
+// not be longer than the longest packet of the field (an MTU of RoCE).
 constexpr uint64_t kChunkBytesMin = 16384;
+constexpr uint64_t kPacketBytes = 4096;
+static_assert(kPacketBytes <= kChunkBytesMin);
 
 // Costs that differ by less than one part in so many count as equal.
 constexpr int64_t kMargin = 20;
+// Likewise where plans differ in the number of their messages between hosts, which the model takes
+// to overlap with bytes on the link.
+constexpr int64_t kMessageMargin = 100;
 
 ptrdiff_t TableIndex(const Plan& plan) {
   const auto all = Algorithms();
@@ -26,6 +33,26 @@ ptrdiff_t TableIndex(const Plan& plan) {
 // The order of plans that cost the same.
 bool IsSimpler(const Plan& a, const Plan& b) {
   return a.in_turn != b.in_turn ? a.in_turn < b.in_turn : TableIndex(a) < TableIndex(b);
+}
+bool HasFewerMessages(const Plan& a, const Plan& b) {
+  return a.messages_across != b.messages_across ? a.messages_across < b.messages_across
+                                                : IsSimpler(a, b);
+}
+
+// Where the one that ChoosePlan() takes stands in `plans`, cheapest first.
+std::vector<Plan>::iterator Best(std::vector<Plan>& plans) {
+  std::vector<Plan>::iterator best = plans.begin();
+  const int64_t limit = best->nanoseconds + best->nanoseconds / kMargin;
+  auto good = [&](const Plan& plan) { return plan.nanoseconds <= limit; };
+  for (auto plan = plans.begin(); plan != plans.end(); ++plan) {
+    if (good(*plan) && IsSimpler(*plan, *best)) best = plan;
+  }
+  const int64_t in_turn = best->in_turn + best->in_turn / kMessageMargin;
+  for (auto plan = plans.begin(); plan != plans.end(); ++plan) {
+    const bool alike = good(*plan) && plan->in_turn <= in_turn;
+    if (alike && HasFewerMessages(*plan, *best)) best = plan;
+  }
+  return best;
 }
 
 std::string TimeText(int64_t nanoseconds) {
@@ -42,10 +69,23 @@ std::string PlaceText(const CollectiveSpec& spec) {
   return text + "; ";
 }
 
+bool HasHosts(const CollectiveSpec& spec) {
+  return spec.place != nullptr && spec.place->hosts.size() > 1;
+}
+
+// Whether a chunk of `length` bytes is worth a message: see kChunkBytesMin.
+bool IsWorthAMessage(uint64_t length, const CollectiveSpec& spec, const CostTable& table) {
+  if (length >= kChunkBytesMin) return true;
+  if (length < kPacketBytes || !HasHosts(spec)) return false;
+  const LinkCosts across = AcrossCosts(table, spec.place.get());
+  return static_cast<double>(length) * across.byte >= across.message;
+}
+
 // Chunks of the settings' size, and smaller ones for pipelines that have many stages to fill.
-std::vector<uint64_t> ChunksFor(const CollectiveSpec& spec, size_t element) {
+std::vector<uint64_t> ChunksFor(const CollectiveSpec& spec, size_t element,
+                                const CostTable& table) {
   std::vector<uint64_t> chunks{spec.chunk};
-  for (uint64_t chunk = spec.chunk / 4; chunk * element >= kChunkBytesMin; chunk /= 4) {
+  for (uint64_t chunk = spec.chunk / 4; IsWorthAMessage(chunk * element, spec, table); chunk /= 4) {
     chunks.push_back(chunk);
   }
   return chunks;
@@ -55,18 +95,26 @@ std::vector<int> ChannelsFor(const CollectiveSpec& spec, const Algorithm& algori
   return algorithm.channels == nullptr ? std::vector<int>{1} : algorithm.channels(spec);
 }
 
-// The cheapest of one algorithm.
+// The cheapest of one algorithm. Between hosts a shorter chunk, and so more messages, has to gain
+// more than they may cost.
 Plan Cheapest(const CollectiveSpec& spec, size_t element, const CostTable& table,
               const Algorithm& algorithm) {
   Plan best;
-  for (uint64_t chunk : ChunksFor(spec, element)) {
+  for (uint64_t chunk : ChunksFor(spec, element, table)) {
+    const int64_t margin = HasHosts(spec) ? best.nanoseconds / kMessageMargin : 0;
+    Plan shorter;
     for (int channels : ChannelsFor(spec, algorithm)) {
       Plan plan{.algorithm = &algorithm, .chunk = chunk, .channels = channels};
       CollectiveSpec planned = SpecOf(plan, spec);
       planned.count = PlannedCount(spec, element);
-      const Time time = TimesOf(algorithm.cost(planned), planned, element, table);
+      const Cost cost = algorithm.cost(planned);
+      const Time time = TimesOf(cost, planned, element, table);
       plan.nanoseconds = time.overlapped, plan.in_turn = time.in_turn;
-      if (best.algorithm == nullptr || plan.nanoseconds < best.nanoseconds) best = plan;
+      plan.messages_across = MessagesAcross(cost);
+      if (shorter.algorithm == nullptr || plan.nanoseconds < shorter.nanoseconds) shorter = plan;
+    }
+    if (best.algorithm == nullptr || shorter.nanoseconds < best.nanoseconds - margin) {
+      best = shorter;
     }
   }
   return best;
@@ -109,12 +157,7 @@ Plan ChoosePlan(const CollectiveSpec& spec, size_t element, const CostTable& tab
   }
   std::vector<Plan> plans = PlansFor(spec, element, table);
   WEFT_CHECK(!plans.empty(), "no algorithm for " << ToString(spec.kind));
-  const int64_t limit = plans[0].nanoseconds + plans[0].nanoseconds / kMargin;
-  const auto first =
-      std::min_element(plans.begin(), plans.end(), [&](const Plan& a, const Plan& b) {
-        const bool good_a = a.nanoseconds <= limit, good_b = b.nanoseconds <= limit;
-        return good_a != good_b ? good_a : good_a && IsSimpler(a, b);
-      });
+  const auto first = Best(plans);
   std::rotate(plans.begin(), first, first + 1);
   std::vector<std::string> others;
   for (size_t i = 1; i < std::min<size_t>(plans.size(), 4); ++i) {

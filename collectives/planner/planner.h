@@ -24,9 +24,10 @@ struct Plan {
   const Algorithm* algorithm = nullptr;
   uint64_t chunk = 1;  // elements
   int channels = 1;
-  int64_t nanoseconds = 0;  // by the table
-  int64_t in_turn = 0;      // likewise, if nothing overlapped (cost.h)
-  std::string why;          // of the choice, for people: one line
+  int64_t nanoseconds = 0;      // by the table
+  int64_t in_turn = 0;          // likewise, if nothing overlapped (cost.h)
+  int64_t messages_across = 0;  // of the busiest rank, between hosts
+  std::string why;              // of the choice, for people: one line
 
   std::string ToText() const;  // "ring", "ring x2"
 };
@@ -36,8 +37,10 @@ struct Plan {
 std::vector<Plan> PlansFor(const CollectiveSpec& spec, size_t element, const CostTable& table);
 
 // The model is exact to some 5 %: of the plans that cost no more than that above the cheapest, it
-// is the one that would cost least if nothing overlapped; of these the first in the table. What
-// hides behind a copy, say, still counts, for a caller may spare us the copy.
+// is the one that would cost least if nothing overlapped. What hides behind a copy, say, still
+// counts, for a caller may spare us the copy. Of those that cost the same to one part in a hundred
+// either way, it is the one with the fewest messages between hosts, which wait and share the NICs
+// more than the model knows; of these the first in the table.
 // Or, where `forced` names an algorithm that has the kind, the cheapest plan of that.
 Plan ChoosePlan(const CollectiveSpec& spec, size_t element, const CostTable& table,
                 absl::string_view forced);

@@ -192,6 +192,14 @@ TEST(PlannerTest, WhetherBothEndsCopyOrTheReceiverReadsCounts) {
   }
 }
 
+TEST(CalibrationTest, ARankWithoutPeersReadsNobodysMemory) {
+  Settings settings(LibrarySettings());
+  ASSERT_TRUE(settings.Set("transport", "shm", "test").ok());
+  ASSERT_TRUE(settings.Set("shm.single_copy", "on", "test").ok());  // no trial: peers are read
+  EXPECT_EQ(LoadTable(settings, 2)->read_bytes, settings.ByteCount("shm.single_copy_min").count());
+  EXPECT_GT(LoadTable(settings, 2, /*has_peers=*/false)->read_bytes, int64_t{1} << 40);
+}
+
 TEST(PlannerTest, ShortMessagesPassThroughSegmentsAndOtherTransportsHaveNone) {
   CostTable table = Table(2);
   table.segment_byte = 100 * table.inside.byte;
@@ -315,6 +323,116 @@ TEST(PlannerTest, SlotsBoundAPipelineUntilItsLinkDoes) {
   };
   EXPECT_NEAR(time(0), 256 * chunk, chunk);
   EXPECT_NEAR(time(100 * chunk), 126 * 101 * chunk + 4 * chunk, chunk);
+}
+
+// ---- Between hosts with NICs of 100 Mbit/s: a byte takes 80 ns, 4 KiB 0.33 ms, 64 KiB 5.24 ms.
+
+// Hosts in pairs under a switch each, whose cables carry all that the NICs below it do; with
+// `ring`, flows from each host to the next are planned.
+std::shared_ptr<const GroupPlace> SlowPairs(int hosts, int ranks_each, int nics, bool ring) {
+  const int ranks = hosts * ranks_each;
+  std::vector<RankPlace> places(static_cast<size_t>(ranks));
+  std::vector<std::vector<int>> flows(static_cast<size_t>(ranks));
+  for (int r = 0; r < ranks; ++r) {
+    const int host = r / ranks_each;
+    RankPlace& place = places[static_cast<size_t>(r)];
+    place.host = absl::StrCat(host), place.switch_name = absl::StrCat("s", host / 2);
+    place.nics = nics, place.nic_rate = 12.5e6;
+    place.host_rate = nics * place.nic_rate, place.switch_rate = 2 * place.host_rate;
+    if (ring) flows[static_cast<size_t>(r)].push_back((r + ranks_each) % ranks);
+  }
+  return ring ? std::make_shared<const GroupPlace>(places, flows)
+              : std::make_shared<const GroupPlace>(places);
+}
+
+double Milliseconds(const Plan& plan) { return static_cast<double>(plan.nanoseconds) / 1e6; }
+
+// Four hosts of two ranks, four chunks of 4 KiB, 80 ns a byte between hosts and 1 ns inside one.
+TEST(PlannerTest, EachHopFillsAPipelineAtTheRateOfItsLink) {
+  CollectiveSpec spec = Spec(CollectiveKind::kBroadcast, 8, 4096);
+  spec.chunk = 1024;
+  spec.place = Hosts(4, 2);
+  CostTable table = Table();
+  table.inside = {.byte = 1}, table.across = {.byte = 80, .host_byte = 40};
+  table.segment_byte = table.copy_byte = 0;
+  // Of the chain's seven hops three lead to another host, and four chunks pass the first of those:
+  // 4 + 2 chunks between hosts, and one for each of the four hops inside one.
+  EXPECT_EQ(TimeOf(kChain.cost(spec), spec, 4, table), (4 + 2) * 4096 * 80 + 4 * 4096);
+  // By levels each of two rails carries two chunks over three hops: 2 + 2 chunks, and one inside the
+  // first host and the last; the root's part in other copies is below four chunks at 1 ns.
+  const double levels = (2 + 2) * 4096 * 80 + 2 * 4096;
+  EXPECT_NEAR(static_cast<double>(TimeOf(kHierarchical.cost(spec), spec, 4, table)), levels,
+              4 * 4096);
+}
+
+// Eight hosts of one rank along a planned ring: a broadcast of 64 KiB.
+TEST(PlannerTest, ASmallBroadcastOverSlowLinksGoesAlongTheChain) {
+  CollectiveSpec spec = Spec(CollectiveKind::kBroadcast, 8, 16384);
+  spec.place = SlowPairs(8, 1, 1, /*ring=*/true);
+  const CostTable table = Table(2);
+  const Plan plan = ChoosePlan(spec, 4, table, "");
+  EXPECT_EQ(plan.algorithm, &kChain) << plan.why;
+  // Sixteen chunks of 4 KiB over the root's link, and six more hops for the last one. Chunks of 16
+  // KiB would take 4 + 6 times 1.31 ms, by which the chain seemed slower than three levels.
+  EXPECT_EQ(plan.chunk, 1024U);
+  EXPECT_NEAR(Milliseconds(plan), (16 + 6) * 4096 * 80e-6, 0.15);
+  // The root sends all to its neighbour, and half to the next switch: 1.5 * 5.24 ms. Trees leave
+  // the planned ring: four halves go out of one switch by cables that count twice, 128 KiB at 80.
+  EXPECT_GT(Milliseconds(ChoosePlan(spec, 4, table, "three_level")), 1.5 * 5.24);
+  EXPECT_GT(Milliseconds(ChoosePlan(spec, 4, table, "tree")), 2 * 5.24);
+}
+
+// Four hosts of two ranks, with a NIC for each.
+TEST(PlannerTest, ASmallBroadcastOverSlowRailsGoesByLevels) {
+  CollectiveSpec spec = Spec(CollectiveKind::kBroadcast, 8, 16384);
+  spec.place = SlowPairs(4, 2, 2, /*ring=*/false);
+  const CostTable table = Table(2);
+  const Plan plan = ChoosePlan(spec, 4, table, "");
+  EXPECT_EQ(plan.algorithm, &kHierarchical) << plan.why;
+  // Each rail carries eight chunks of 4 KiB over three hops; a chunk inside a host takes 0.5 us.
+  EXPECT_EQ(plan.chunk, 1024U);
+  EXPECT_NEAR(Milliseconds(plan), (8 + 2) * 4096 * 80e-6, 0.15);
+  // A rank of the tree sends two halves of the buffer, six of seven times to another host, and two
+  // hops have to be filled: 4.49 + 2 * 0.33 ms.
+  EXPECT_GT(Milliseconds(ChoosePlan(spec, 4, table, "tree")), 1.4 * Milliseconds(plan));
+}
+
+// A chunk of 4 KiB takes longer on a slow link than its message costs, and on a fast one less.
+TEST(PlannerTest, ChunksAreShortWhereLinksAreSlow) {
+  const CostTable table = Table(64, "tcp");
+  CollectiveSpec spec = Spec(CollectiveKind::kBroadcast, 8, 1 << 18);
+  spec.place = SlowPairs(8, 1, 1, false);
+  EXPECT_EQ(ChoosePlan(spec, 4, table, "chain").chunk, 1024U);
+  spec.place = Hosts(8, 1);  // 4 KiB at 0.18 ns: 0.74 us; a message: 2.7 us
+  EXPECT_GE(ChoosePlan(spec, 4, table, "chain").chunk, 4096U);
+  spec.place = nullptr;
+  EXPECT_GE(ChoosePlan(spec, 4, table, "chain").chunk, 4096U);
+}
+
+// What is gathered by levels goes to a rank's own rail and then through memory, in no time: parts
+// of 128 KiB are one message each, 3 * 131072 * 80 ns, and not eight.
+TEST(PlannerTest, AStageInsideAHostCutsNoMessagesBetweenHosts) {
+  CollectiveSpec spec = Spec(CollectiveKind::kAllGather, 8, 32768);
+  spec.place = SlowPairs(4, 2, 2, false);
+  const Plan plan = ChoosePlan(spec, 4, Table(2), "hierarchical");
+  EXPECT_EQ(plan.chunk, spec.chunk);
+  EXPECT_NEAR(Milliseconds(plan), 3 * 131072 * 80e-6, 0.3);
+}
+
+// An exchange of 1 MiB: as many bytes by either, 6 * 128 KiB a NIC, in six messages to the ranks of
+// other hosts, or three to their hosts. With one rank a host they are the same.
+TEST(PlannerTest, OfEqualsTheOneWithFewerMessagesBetweenHostsIsTaken) {
+  CollectiveSpec spec = Spec(CollectiveKind::kAllToAll, 8, 32768);
+  const CostTable table = Table(2);
+  spec.place = SlowPairs(4, 2, 2, false);
+  const Plan direct = ChoosePlan(spec, 4, table, "direct");
+  const Plan levels = ChoosePlan(spec, 4, table, "hierarchical");
+  EXPECT_NEAR(Milliseconds(direct), 6 * 131072 * 80e-6, 0.1);
+  EXPECT_NEAR(Milliseconds(levels), Milliseconds(direct), 0.1);
+  EXPECT_LT(levels.messages_across, direct.messages_across);
+  EXPECT_EQ(ChoosePlan(spec, 4, table, "").algorithm, &kHierarchical);
+  spec.place = SlowPairs(8, 1, 1, false);
+  EXPECT_EQ(ChoosePlan(spec, 4, table, "").algorithm, &kDirect);
 }
 
 TEST(ConcurrentTest, CountsTheGroupsAlongTheSameAxesOnTheBusiestHost) {
