@@ -92,6 +92,9 @@ class Runner {
   // and from, one peer may be at the transport.
   virtual bool Advance(Peers& peers, uint32_t window) = 0;
   virtual Outlook outlook() const { return Outlook::kLinks; }
+  // Tells the ranks that share memory that this one waits on `cpu`; true if one that it waits for
+  // has just waited there, too. False where that is not known.
+  virtual bool WaitsOnCpuOfPeer(int /*cpu*/) { return false; }
 
   virtual bool done() const = 0;
   virtual const absl::Status& status() const = 0;  // the first failure

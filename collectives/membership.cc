@@ -42,9 +42,8 @@ absl::Status EndpointImpl::Join(const std::shared_ptr<Group>& group) {
   return groups_.Add(group);
 }
 
-// Where ranks are replaced, links are what is drained of messages of failed calls (drain.h).
 uint64_t EndpointImpl::MulticastBytes(absl::Span<const Rank> ranks) const {
-  if (options_.rejoins || ranks.size() < 2) return 0;
+  if (ranks.size() < 2) return 0;
   const auto shares_memory = [this](Rank rank) {
     if (rank == options_.rank) return true;
     const auto& transport = links_.transports()[static_cast<size_t>(directory_.transport(rank))];
@@ -75,7 +74,10 @@ void EndpointImpl::Leave(const std::shared_ptr<Group>& group) {
   }
   if (unfinished) EndWorks(*group);
   driver_.Run([&] {
-    if (options_.rejoins) left_groups_[group->id] = group;
+    if (options_.rejoins) {
+      group->rings.reset();  // no call is left that uses them
+      left_groups_[group->id] = group;
+    }
     groups_.Remove(*group);
   });
 }

@@ -56,6 +56,10 @@ uint64_t PlaceFor(const RankSchedule& schedule, const std::vector<MulticastPlan:
   return 0;
 }
 
+PostedCount Sum(const PostedCount& a, const PostedCount& b) {
+  return {a.sends + b.sends, a.receives + b.receives};
+}
+
 }  // namespace
 
 // ---- Rings
@@ -162,6 +166,7 @@ class RingOpening {
       : call_(call), exchange_(PlanOf(*call.rings)), is_shown_(call.group.size(), false) {
     mine_.resize(call.group.size());
     theirs_.resize(call.group.size());
+    posted_before_.resize(call.group.size());
     is_shown_[own()] = true;
     if (!rings().Create()) is_shown_.assign(is_shown_.size(), true);  // by kNotShown
   }
@@ -196,8 +201,9 @@ class RingOpening {
   int failed_peer() const { return exchange_.failed_peer(); }
   bool AtRest() { return stage_ == Stage::kShow || exchange_.AtRest(); }
   bool Holds(int peer) { return stage_ != Stage::kShow && exchange_.Holds(peer); }
-  PostedCount Posted(int peer) const {
-    return stage_ == Stage::kShow ? PostedCount() : exchange_.Posted(peer);
+  PostedCount Posted(int peer) const {  // in both exchanges, which have one tag
+    if (stage_ == Stage::kShow) return PostedCount();
+    return Sum(posted_before_[static_cast<size_t>(peer)], exchange_.Posted(peer));
   }
   bool Needs(int peer) const {
     if (static_cast<size_t>(peer) == own()) return false;
@@ -247,6 +253,9 @@ class RingOpening {
   }
 
   void Exchange(Peers& peers) {
+    for (size_t r = 0; r < posted_before_.size(); ++r) {
+      posted_before_[r] = Sum(posted_before_[r], exchange_.Posted(static_cast<int>(r)));
+    }
     Invocation exchange;
     exchange.input = mine_.data();
     exchange.output = theirs_.data();
@@ -260,8 +269,9 @@ class RingOpening {
   const Invocation call_;
   Execution exchange_;
   Stage stage_ = Stage::kShow;
-  std::vector<bool> is_shown_;           // by group rank
-  std::vector<uint64_t> mine_, theirs_;  // numbers of rings; then whether all were mapped
+  std::vector<bool> is_shown_;              // by group rank
+  std::vector<PostedCount> posted_before_;  // by group rank: in exchanges before the present one
+  std::vector<uint64_t> mine_, theirs_;     // numbers of rings; then whether all were mapped
   bool all_mapped_ = false;
 };
 
@@ -399,6 +409,16 @@ Outlook MulticastRun::outlook() const {
   return Outlook::kNothing;
 }
 
+bool MulticastRun::WaitsOnCpuOfPeer(int cpu) {
+  if (links_ != nullptr || done_ || cpu < 0) return false;
+  if (rings().state() != MulticastRings::State::kOpen) return false;
+  rings().TellWait(call_.ring_call, cpu);
+  return std::any_of(plan_->partners.begin(), plan_->partners.end(), [&](int peer) {
+    return payloads_[static_cast<size_t>(peer)] == nullptr &&
+           rings().HasWaitedOn(peer, call_.ring_call, cpu);
+  });
+}
+
 const absl::Status& MulticastRun::status() const {
   if (links_ != nullptr) return links_->status();
   return opening_ != nullptr && !opening_->status().ok() ? opening_->status() : status_;
@@ -420,8 +440,9 @@ bool MulticastRun::Holds(int peer) {
 }
 
 PostedCount MulticastRun::Posted(int peer) const {
-  if (links_ != nullptr) return links_->Posted(peer);
-  return opening_ != nullptr ? opening_->Posted(peer) : PostedCount();
+  // The opening that the rings were refused in, and the links then, have one tag.
+  return Sum(opening_ == nullptr ? PostedCount() : opening_->Posted(peer),
+             links_ == nullptr ? PostedCount() : links_->Posted(peer));
 }
 
 bool MulticastRun::Needs(int peer) const {

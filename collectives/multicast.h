@@ -60,6 +60,13 @@ class MulticastRings {
   // sleep; MayWaitForSpace() tells which.
   bool Finish(uint64_t call);
   bool MayWaitForSpace(int rank) const;
+  // This rank waits for others in `call`, on `cpu`.
+  void TellWait(uint64_t call, int cpu) { writer_.TellWait(call, cpu); }
+  // Whether `rank` has waited on `cpu` in one of the last calls before `call`, or since.
+  bool HasWaitedOn(int rank, uint64_t call, int cpu) const {
+    const uint64_t first = call < kEntries ? 0 : call - kEntries;
+    return readers_[static_cast<size_t>(rank)]->HasWaitedOn(first, cpu);
+  }
 
  private:
   static constexpr uint64_t kEntries = net::shm::MulticastRing::kEntries;
@@ -113,6 +120,7 @@ class MulticastRun final : public Runner {
   void Rest() override;
   bool Advance(Peers& peers, uint32_t window) override;
   Outlook outlook() const override;
+  bool WaitsOnCpuOfPeer(int cpu) override;
   bool done() const override { return links_ == nullptr ? done_ : links_->done(); }
   const absl::Status& status() const override;
   int failed_peer() const override;

@@ -100,7 +100,8 @@ class Operation : public Work {
   virtual void Begin(Peers& peers) = 0;
   virtual bool Advance(Peers& peers, uint64_t turn) = 0;
   virtual Outlook outlook() const { return Outlook::kLinks; }
-  virtual bool complete() const = 0;                  // everything moved
+  virtual bool WaitsOnCpuOfPeer(int /*cpu*/) { return false; }  // Runner's
+  virtual bool complete() const = 0;                            // everything moved
   virtual absl::Status failure(int* peer) const = 0;  // the first; *peer: group rank or -1
   virtual bool AtRest() = 0;
   virtual bool Holds(int peer) = 0;

@@ -23,10 +23,19 @@ namespace {
 // to the maximum, while the thread finds none.
 constexpr int64_t kLookIntervalMinNs = 300'000;
 constexpr int64_t kLookIntervalMaxNs = 4'800'000;
+// The thread that made a call so short a time ago may be about to wait for it. If the background
+// thread took the role before that, and went to sleep, the next calls would arm the transports and
+// ring it, until it runs again: not at once where a launcher has bound both to one core. Calls that
+// follow each other faster take turns themselves.
+constexpr int64_t kJustCalledNs = 100'000;
 // After this long without calls the thread sleeps until a link has work.
 constexpr int64_t kQuietNs = 20'000'000;
-// A sleep is never longer, so that overdue operations are examined in time.
-constexpr int64_t kSleepMaxNs = 100'000'000;
+// A sleep, and being woken by another process, takes 10 to 50 us: so often it costs half a percent
+// at most, where no other CPU is idle and it does not help.
+constexpr int64_t kLeaveCpuPeriodNs = 10'000'000;
+// Half of the period at which operations are examined: one that has just been started does not ring
+// a thread that was asleep before.
+constexpr int64_t kSoonNs = 10'000'000;
 
 void Pause() {
 #if defined(__x86_64__)
@@ -68,12 +77,13 @@ void ProgressDriver::Stop() {
     background_.notify_all();
     Wake();
     changed_.notify_all();
+    resting_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
   // Works that are done have waiters that may still be on their way out.
   for (bool busy = true; busy;) {
     Lock lock(mutex_);
-    busy = waiters_.load() > 0 || driving_ || sleepers_ > 0;
+    busy = waiters_.load() > 0 || driving_ || has_sleeper_;
     lock.unlock();
     if (busy) sched_yield();
   }
@@ -85,21 +95,29 @@ void ProgressDriver::TakeRole() {
   armed_ = false;
 }
 
-void ProgressDriver::LayDownRole() {
+void ProgressDriver::LayDownRole(bool needs_turn) {
   driving_ = false;
-  if (sleepers_ > 0) {  // somebody relies on being rung
+  if (has_sleeper_) {  // it relies on being rung
     // Start() and Run() ring nobody where they find the role taken. What they have added under
     // mutex_ since the driver looked last is seen here, and from here on they take the role.
     const bool is_quiet = inbox_.empty() && tasks_.empty();
     armed_ = is_quiet && engine_->PrepareWait();
     if (is_quiet && !armed_) engine_->FinishWait();
-    if (!armed_) Wake();
+    if (!armed_ || needs_turn || IsDueBeforeSleeper()) Wake();
   }
   if (waiters_.load(std::memory_order_relaxed) > 0) {
     changed_.notify_all();
+    if (!has_sleeper_) resting_.notify_all();
   } else if (looks_seldom_ && unfinished_.load(std::memory_order_relaxed) > 0) {
     background_.notify_one();
   }
+}
+
+bool ProgressDriver::IsDueBeforeSleeper() {
+  const int64_t next_ns = engine_->NextDeadline();
+  if (next_ns >= sleeper_until_ns_ || next_ns >= SystemClock::Nanoseconds() + kSoonNs) return false;
+  sleeper_until_ns_ = next_ns;
+  return true;
 }
 
 void ProgressDriver::Look(const Operation& operation, void (*wait)()) const {
@@ -111,22 +129,35 @@ void ProgressDriver::Look(const Operation& operation, void (*wait)()) const {
   for (int i = 0; i < kLooks && is_alone() && operation.outlook() == Outlook::kNothing; ++i) wait();
 }
 
+bool ProgressDriver::ShouldLeaveCpu(Operation& operation, int64_t now_ns) {
+  // Without spinning, ranks outnumber the cores, and every CPU is somebody's.
+  if (spin_ns_ == 0 || now_ns - left_cpu_ns_ < kLeaveCpuPeriodNs) return false;
+  if (!operation.WaitsOnCpuOfPeer(sched_getcpu())) return false;
+  left_cpu_ns_ = now_ns;
+  return true;
+}
+
 void ProgressDriver::Wake() {
   const uint64_t one = 1;
   (void)!write(event_.get(), &one, sizeof(one));
 }
 
-ProgressDriver::Woken ProgressDriver::Sleep(Lock& lock, int64_t until_ns) {
+ProgressDriver::Woken ProgressDriver::Sleep(Lock& lock, const Operation* operation,
+                                            int64_t until_ns) {
   if (!inbox_.empty() || !tasks_.empty() || stop_) return Woken::kByNews;
   const int64_t deadline =
-      std::min({until_ns, SystemClock::Nanoseconds() + kSleepMaxNs, engine_->NextDeadline()});
+      std::min({until_ns, SystemClock::Nanoseconds() + sleep_max_ns_, engine_->NextDeadline()});
   if (!engine_->PrepareWait()) {
     engine_->FinishWait();
     return Woken::kByNews;
   }
   armed_ = true;
   driving_ = false;
-  ++sleepers_;
+  // The background thread takes the role only while nobody sleeps.
+  if (has_sleeper_) return Rest(lock, *operation, deadline);
+  has_sleeper_ = true;
+  sleeper_operation_ = operation;
+  sleeper_until_ns_ = deadline;
   lock.unlock();
   const int64_t left = deadline - SystemClock::Nanoseconds();
   int rung = 0;
@@ -137,10 +168,29 @@ ProgressDriver::Woken ProgressDriver::Sleep(Lock& lock, int64_t until_ns) {
   uint64_t count;
   (void)!read(event_.get(), &count, sizeof(count));
   lock.lock();
-  --sleepers_;
+  has_sleeper_ = false;
   if (driving_) return Woken::kWithoutRole;
   TakeRole();
   return rung > 0 ? Woken::kByNews : Woken::kByTime;
+}
+
+ProgressDriver::Woken ProgressDriver::Rest(Lock& lock, const Operation& operation,
+                                           int64_t until_ns) {
+  // The background thread leaves its place to a thread that waits, which the transports then wake
+  // without a hand-over.
+  if (sleeper_operation_ == nullptr) Wake();
+  ++waiters_;
+  while (!operation.done() && has_sleeper_ && !stop_) {
+    const int64_t left = until_ns - SystemClock::Nanoseconds();
+    if (left <= 0) break;
+    resting_.wait_for(lock, std::chrono::nanoseconds(left));
+  }
+  --waiters_;
+  // Who leaves with its operation done leaves no gap: either a thread still sleeps, or all who rest
+  // have been notified.
+  if (driving_ || operation.done()) return Woken::kWithoutRole;
+  TakeRole();
+  return Woken::kByTime;
 }
 
 void ProgressDriver::Run(const Task& task) {
@@ -151,7 +201,7 @@ void ProgressDriver::Run(const Task& task) {
     engine_->TakeInbox(SystemClock::Nanoseconds());
     task();
     lock.lock();
-    LayDownRole();
+    LayDownRole(/*needs_turn=*/true);
     return;
   }
   bool ran = false;
@@ -168,7 +218,7 @@ void ProgressDriver::Run(const Task& task) {
       lock.unlock();
       engine_->TakeInbox(SystemClock::Nanoseconds());
       lock.lock();
-      LayDownRole();
+      LayDownRole(/*needs_turn=*/true);
       continue;
     }
     ++waiters_;
@@ -240,7 +290,8 @@ bool ProgressDriver::Drive(Operation* operation, int64_t until_ns) {
     // Nobody waits for what the background thread does: it leaves the cores to those who compute.
     if (operation != nullptr && idle_ns < spin_ns_) {
       Pause();
-    } else if (operation != nullptr && idle_ns < spin_ns_ + yield_ns_) {
+    } else if (operation != nullptr && idle_ns < spin_ns_ + yield_ns_ &&
+               !ShouldLeaveCpu(*operation, now_ns)) {
       sched_yield();
       Look(*operation, [] { sched_yield(); });
       now_ns = SystemClock::Nanoseconds();
@@ -252,7 +303,7 @@ bool ProgressDriver::Drive(Operation* operation, int64_t until_ns) {
                           now_ns - busy_ns_.load(std::memory_order_relaxed) < kQuietNs;
         if (busy) return true;  // the next call comes soon; it shall find the role free
       }
-      const Woken woken = Sleep(lock, until_ns);
+      const Woken woken = Sleep(lock, operation, until_ns);
       if (woken == Woken::kWithoutRole) return false;
       now_ns = SystemClock::Nanoseconds();
       // Another thread may have driven meanwhile, and have finished it.
@@ -278,11 +329,12 @@ void ProgressDriver::Background() {
     const int64_t now_ns = SystemClock::Nanoseconds();
     const bool quiet = now_ns - busy_ns_.load(std::memory_order_relaxed) >= kQuietNs;
     const bool work = unfinished_.load(std::memory_order_relaxed) > 0;
-    if (driving_ || sleepers_ > 0 || waiters_.load() > 0 || (!work && !quiet)) {
+    if (driving_ || has_sleeper_ || waiters_.load() > 0 || (!work && !quiet)) {
       interval_ns = std::min(interval_ns * 2, kLookIntervalMaxNs);
       continue;
     }
     interval_ns = kLookIntervalMinNs;
+    if (now_ns - busy_ns_.load(std::memory_order_relaxed) < kJustCalledNs) continue;
     TakeRole();
     lock.unlock();
     const bool driving = Drive(nullptr, INT64_MAX);
@@ -311,9 +363,13 @@ bool ProgressDriver::Take(std::vector<std::shared_ptr<Operation>>& operations,
 }
 
 void ProgressDriver::TellWaiters() {
-  // Under the mutex: a waiter that saw its operation unfinished is counted by now.
+  // Under the mutex: a waiter that saw its operation unfinished is counted by now, or sleeps.
   Lock lock(mutex_);
-  if (waiters_.load(std::memory_order_relaxed) > 0) changed_.notify_all();
+  if (waiters_.load(std::memory_order_relaxed) > 0) {
+    changed_.notify_all();
+    resting_.notify_all();
+  }
+  if (has_sleeper_ && sleeper_operation_ != nullptr && sleeper_operation_->done()) Wake();
 }
 
 }  // namespace weft::collectives

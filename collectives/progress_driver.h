@@ -9,7 +9,9 @@
 //     at once costs no hand-over between threads.
 //
 // A driver with nothing to do spins, then yields, then lays the role down and sleeps on the
-// transports' descriptors; any other thread may take the role meanwhile.
+// transports' descriptors; any other thread may take the role meanwhile. One thread sleeps there at
+// a time, so that whoever has finished its operation can wake that very thread; others that have
+// nothing to do either rest until it leaves, or their own operation is done.
 //
 // Thread-safe, but for Open(), Watch(), Begin() and Stop().
 #ifndef WEFT_COLLECTIVES_PROGRESS_DRIVER_H_
@@ -49,8 +51,11 @@ class ProgressEngine {
 class ProgressDriver {
  public:
   using Task = std::function<void()>;
+  static constexpr absl::Duration kSleepMax = absl::Milliseconds(100);
 
-  explicit ProgressDriver(ProgressEngine* engine) : engine_(engine) {}
+  // A sleep is never longer than `sleep_max`, so that overdue operations are examined in time.
+  explicit ProgressDriver(ProgressEngine* engine, absl::Duration sleep_max = kSleepMax)
+      : engine_(engine), sleep_max_ns_(absl::ToInt64Nanoseconds(sleep_max)) {}
   ProgressDriver(const ProgressDriver&) = delete;
   ProgressDriver& operator=(const ProgressDriver&) = delete;
 
@@ -77,16 +82,24 @@ class ProgressDriver {
   void TellWaiters();  // after operations were finished
 
  private:
-  // With mutex_ held unless said otherwise. While nobody drives and threads sleep, either they are
-  // woken, or inbox_ and tasks_ are empty and the transports are armed to ring them: whoever sleeps
-  // or lays the role down sees to that before it gives up mutex_.
+  // With mutex_ held unless said otherwise. While nobody drives and a thread sleeps, either it is
+  // woken, or inbox_ and tasks_ are empty and the transports are armed to ring it: whoever sleeps
+  // or lays the role down sees to that before it gives up mutex_. While threads rest, one sleeps,
+  // or one drives, or they have been notified.
   using Lock = std::unique_lock<std::mutex>;
   void TakeRole();
-  void LayDownRole();
+  // `needs_turn`: a task that was run without one may have left work.
+  void LayDownRole(bool needs_turn = false);
+  // Whether a turn has brought a deadline that comes soon, and before the sleeper wakes; once for
+  // each. One that is farther away may be late by the rest of the sleep.
+  bool IsDueBeforeSleeper();
   // Lays the role down and sleeps until something happens, or a deadline has come; what woke it.
-  // Without the role, another thread drives.
+  // Without the role, another thread drives, or `operation` is done. `operation`: that the thread
+  // waits for; null: the background thread.
   enum class Woken : uint8_t { kByNews, kByTime, kWithoutRole };
-  Woken Sleep(Lock& lock, int64_t until_ns);
+  Woken Sleep(Lock& lock, const Operation* operation, int64_t until_ns);
+  // Instead, while another thread sleeps; the role is laid down already, and the transports armed.
+  Woken Rest(Lock& lock, const Operation& operation, int64_t until_ns);
   void Wake();
   void Background();
   // Without mutex_: turns until `operation` is done, `until_ns`, or the role should go to somebody
@@ -95,27 +108,36 @@ class ProgressDriver {
   // Without mutex_, as the driver: until `operation`, which is not done, can move, or links may
   // have something for it, or for a few times. Not while there are others, which move by turns.
   void Look(const Operation& operation, void (*wait)()) const;
+  // By the driver, which has spun in vain: whether `operation` waits for a process that has just
+  // waited on this CPU, too. To yield would keep both there; the kernel wakes one that sleeps on a
+  // CPU that is idle. True once in 10 ms at most, and never where ranks outnumber cores.
+  bool ShouldLeaveCpu(Operation& operation, int64_t now_ns);
 
   ProgressEngine* const engine_;
+  const int64_t sleep_max_ns_;
   int64_t spin_ns_ = 0, yield_ns_ = 0;  // constant after Begin()
   Epoll epoll_;
   FileDescriptor event_;
 
   std::mutex mutex_;                    // guards what follows
   std::condition_variable changed_;     // an operation is done, or the role is free
+  std::condition_variable resting_;     // an operation is done, or nobody sleeps any more
   std::condition_variable background_;  // for the background thread alone
   bool driving_ = false;
   bool armed_ = false;  // PrepareWait without FinishWait
   bool stop_ = false;
   bool looks_seldom_ = false;  // the background thread looks at the longest interval
-  int sleepers_ = 0;           // threads in epoll_
+  bool has_sleeper_ = false;   // a thread is in epoll_
+  const Operation* sleeper_operation_ = nullptr;  // what it waits for; null: background thread
+  int64_t sleeper_until_ns_ = 0;
   std::vector<std::shared_ptr<Operation>> inbox_;
   std::vector<Task> tasks_;
 
-  std::atomic<int> waiters_{0};          // written under mutex_: threads that wait on changed_
+  std::atomic<int> waiters_{0};  // written under mutex_: threads that wait on changed_ or resting_
   std::atomic<bool> inbox_full_{false};  // inbox_ or tasks_ hold something
   std::atomic<int> unfinished_{0};       // operations started and not done
   std::atomic<int64_t> busy_ns_{0};      // when a thread last started or waited
+  int64_t left_cpu_ns_ = INT64_MIN / 2;  // the driver's: when ShouldLeaveCpu() said so last
   std::thread thread_;
 };
 

@@ -67,6 +67,7 @@ class CollectiveWork final : public Operation {
     return runner_->status();
   }
   Outlook outlook() const override { return has_begun ? runner_->outlook() : Outlook::kLinks; }
+  bool WaitsOnCpuOfPeer(int cpu) override { return has_begun && runner_->WaitsOnCpuOfPeer(cpu); }
   bool AtRest() override { return runner_->AtRest(); }
   bool Holds(int peer) override { return runner_->Holds(peer); }
   bool Needs(int peer) const override { return runner_->Needs(peer); }

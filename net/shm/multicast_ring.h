@@ -10,7 +10,8 @@
 //
 // Call k, from 0, lies in entry k % kEntries. Each member of the group has a ring, and says in its
 // head how many calls it has finished, in order, as a reader of all others: an entry may be written
-// again when all have finished what was in it.
+// again when all have finished what was in it. The head also has the CPU on which the member waited
+// last, a hint to others that wait on the same one (progress_driver.h).
 //
 // The writer may write anything at any time: indexes are checked, and payload is used as the
 // numbers that it is. One writer; any number of readers, in other processes.
@@ -31,6 +32,9 @@ namespace weft::net::shm {
 
 struct alignas(64) MulticastHead {
   std::atomic<uint64_t> finished;  // calls, by the ring's owner
+  // Where the owner waited last for longer than a moment: call + 1, in the upper 48 bits, and the
+  // number of the CPU; 0: it never has.
+  std::atomic<uint64_t> waited;
 };
 struct alignas(16) MulticastEntry {
   std::atomic<uint64_t> stamp;  // call + 1, once all of it is written
@@ -86,6 +90,11 @@ class MulticastWriter : private MulticastRing {
   void Finish(uint64_t calls) {
     const_cast<MulticastHead&>(head()).finished.store(calls, std::memory_order_release);
   }
+  // The owner waits for others in `call`, on `cpu`, which is not negative.
+  void TellWait(uint64_t call, int cpu) {
+    const uint64_t waited = (call + 1) << 16 | static_cast<uint16_t>(cpu);
+    const_cast<MulticastHead&>(head()).waited.store(waited, std::memory_order_relaxed);
+  }
 
  private:
   MulticastWriter(std::shared_ptr<SharedMemory> memory, uint64_t payload)
@@ -114,6 +123,12 @@ class MulticastReader : private MulticastRing {
     return Read(call, &check) != nullptr;
   }
   uint64_t finished() const { return head().finished.load(std::memory_order_acquire); }
+  // Whether the owner waited last on `cpu`, and in call `first` or a later one. A hint: the owner
+  // may run elsewhere by now.
+  bool HasWaitedOn(uint64_t first, int cpu) const {
+    const uint64_t waited = head().waited.load(std::memory_order_relaxed);
+    return waited >> 16 > first && static_cast<uint16_t>(waited) == static_cast<uint16_t>(cpu);
+  }
 
  private:
   MulticastReader(std::shared_ptr<const std::byte> memory, uint64_t payload)

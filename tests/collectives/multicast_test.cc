@@ -168,12 +168,12 @@ TEST(MulticastTest, CallsWithoutMessagesWaitForNobody) {
   });
 }
 
-TEST(MulticastTest, GroupsHaveRingsOfTheirOwnAndMakeThemAnew) {
+TEST(MulticastTest, GroupsThatComeAndGoHaveRingsOfTheirOwn) {
   RunRanks(3, {}, [](std::shared_ptr<Endpoint> endpoint) {
     for (int life = 0; life < 30; ++life) {
-      auto all = *Communicator::Create(endpoint, "all", AllRanks(3));
-      auto same = *Communicator::Create(endpoint, "others", AllRanks(3));
-      // In every third life the group "all" has no call at all.
+      auto all = *Communicator::Create(endpoint, absl::StrCat("all ", life), AllRanks(3));
+      auto same = *Communicator::Create(endpoint, absl::StrCat("others ", life), AllRanks(3));
+      // In every third life the first group has no call at all.
       ASSERT_TRUE(life % 3 == 0 || SumOfOnes(*all, 5).ok());
       ASSERT_TRUE(SumOfOnes(*same, 7).ok());
       ASSERT_TRUE(SumOfOnes(*same, 7).ok());
@@ -190,7 +190,8 @@ TEST(MulticastTest, ThreadsWaitForCallsOfSeveralGroups) {
     for (int life = 0; life < 50; ++life) {
       std::vector<std::unique_ptr<Communicator>> groups;
       for (int i = 0; i < kThreads; ++i) {
-        groups.push_back(*Communicator::Create(endpoint, absl::StrCat("of ", i), AllRanks(2)));
+        groups.push_back(
+            *Communicator::Create(endpoint, absl::StrCat(life, " of ", i), AllRanks(2)));
       }
       std::vector<std::thread> threads;
       for (int i = 0; i < kThreads; ++i) {
@@ -249,6 +250,21 @@ TEST(MulticastTest, RefusedRingsGiveTheirMemoryBack) {
   EXPECT_EQ(rings.state(), MulticastRings::State::kRefused);
   EXPECT_EQ(rings.memory(), nullptr);
   EXPECT_TRUE(mapped.expired());
+}
+
+TEST(MulticastTest, ARankSeesThatAnotherHasJustWaitedOnACpu) {
+  MulticastRings rings(2, 0, 1000), theirs(2, 1, 1000);
+  ASSERT_TRUE(rings.Create() && theirs.Create());
+  const net::shm::SharedMemory& memory = *theirs.memory();
+  const std::shared_ptr<std::byte> data(memory.data(), [](std::byte*) {});
+  ASSERT_TRUE(rings.Add(1, {data, memory.bytes()}));
+  rings.Settle(true);
+  EXPECT_FALSE(rings.HasWaitedOn(1, 0, 3));
+  theirs.TellWait(20, 3);
+  EXPECT_TRUE(rings.HasWaitedOn(1, 19, 3));
+  EXPECT_TRUE(rings.HasWaitedOn(1, 36, 3));
+  EXPECT_FALSE(rings.HasWaitedOn(1, 37, 3));  // long ago
+  EXPECT_FALSE(rings.HasWaitedOn(1, 20, 2));
 }
 
 // Two ranks whose settings differ: rank 1 has `own`.

@@ -2,9 +2,14 @@
 #include "collectives/progress_driver.h"
 
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -12,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/file_descriptor.h"
 #include "collectives/operation.h"
 #include "tests/collectives/idle_operation.h"
 
@@ -171,31 +177,65 @@ class LookedAtOperation final : public IdleOperation {
   mutable std::atomic<bool> looked_when_done{false};
 };
 
-// Takes what is started, and moves nothing.
+// Takes what is started, and moves nothing of its own accord. Sleeps are as good as endless.
 class IdleEngine final : public ProgressEngine {
  public:
-  ProgressDriver driver{this};
+  ProgressDriver driver{this, absl::Hours(1)};
   std::atomic<int> taken{0}, prepared{0};
+  std::atomic<Operation*> due{nullptr};      // what the next turn finishes
+  std::atomic<bool> brings_deadline{false};  // the next operation does: a millisecond later
+  std::atomic<int> deadlines_met{0};
+
+  // As the driver.
+  void Finish(Operation& operation) {
+    driver.OnDone();
+    operation.Finish(absl::OkStatus(), SystemClock::Nanoseconds());
+    driver.TellWaiters();
+  }
+  // Whether `thread` has prepared to sleep.
+  bool HasPrepared(std::thread::id thread) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return prepared_by_.count(thread) > 0;
+  }
+  void ForgetThreads() {  // another thread may get the number of one that has ended
+    std::lock_guard<std::mutex> lock(mutex_);
+    prepared_by_.clear();
+  }
 
  private:
   bool Turn(int64_t now_ns) override {
     TakeInbox(now_ns);
-    return false;
+    if (now_ns >= deadline_ns_) {
+      deadline_ns_ = INT64_MAX;
+      ++deadlines_met;
+    }
+    Operation* const operation = due.exchange(nullptr);
+    if (operation != nullptr) Finish(*operation);
+    return operation != nullptr;
   }
   bool TakeInbox(int64_t) override {
     std::vector<std::shared_ptr<Operation>> operations;
     std::vector<ProgressDriver::Task> tasks;
     if (!driver.Take(operations, tasks)) return false;
     taken += static_cast<int>(operations.size());
+    if (!operations.empty() && brings_deadline.exchange(false)) {
+      deadline_ns_ = SystemClock::Nanoseconds() + 1'000'000;
+    }
     for (auto& task : tasks) task();
     return true;
   }
   bool PrepareWait() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    prepared_by_.insert(std::this_thread::get_id());
     ++prepared;
     return true;
   }
   void FinishWait() override {}
-  int64_t NextDeadline() const override { return INT64_MAX; }
+  int64_t NextDeadline() const override { return deadline_ns_; }
+
+  int64_t deadline_ns_ = INT64_MAX;  // the driver's
+  std::mutex mutex_;
+  std::set<std::thread::id> prepared_by_;
 };
 
 TEST(ProgressDriverLookTest, AnOperationThatAnotherThreadHasFinishedIsNotLookedAt) {
@@ -211,13 +251,8 @@ TEST(ProgressDriverLookTest, AnOperationThatAnotherThreadHasFinishedIsNotLookedA
   });
   // It has looked, and then prepared to sleep.
   EXPECT_TRUE(Until([&] { return waits && operation->looks > 0; }));
-  const int prepared = engine.prepared;
-  EXPECT_TRUE(Until([&] { return engine.prepared > prepared; }));
-  engine.driver.Run([&] {
-    engine.driver.OnDone();
-    operation->Finish(absl::OkStatus(), SystemClock::Nanoseconds());
-    engine.driver.TellWaiters();
-  });
+  EXPECT_TRUE(Until([&] { return engine.HasPrepared(waiter.get_id()); }));
+  engine.driver.Run([&] { engine.Finish(*operation); });
   waiter.join();
   EXPECT_FALSE(operation->looked_when_done);
   engine.driver.Stop();
@@ -230,13 +265,220 @@ TEST(ProgressDriverLookTest, WhileOthersAreUnderWayThereAreTurnsInsteadOfLooks) 
   engine.driver.Begin(absl::Seconds(1), absl::Seconds(1));
   const auto operation = std::make_shared<LookedAtOperation>();
   engine.driver.Start(operation);
-  EXPECT_FALSE(engine.driver.WaitFor(*operation, absl::Milliseconds(20)).ok());
-  EXPECT_GT(operation->looks, 0);
+  // The background thread may have the role, and no core, for as long as one such wait.
+  ASSERT_TRUE(Until([&] {
+    EXPECT_FALSE(engine.driver.WaitFor(*operation, absl::Milliseconds(20)).ok());
+    return operation->looks > 0;
+  }));
   engine.driver.Start(NewOperation());
   ASSERT_TRUE(Until([&] { return engine.taken == 2; }));
   const int looks = operation->looks;
   EXPECT_FALSE(engine.driver.WaitFor(*operation, absl::Milliseconds(20)).ok());
   EXPECT_EQ(operation->looks, looks);
+  engine.driver.Stop();
+}
+
+// The thread that made the call may be about to wait for it.
+TEST(ProgressDriverBackgroundTest, AnOperationThatHasJustBeenStartedIsLeftToItsThread) {
+  IdleEngine engine;
+  ASSERT_TRUE(engine.driver.Open().ok());
+  const int64_t in_an_hour = SystemClock::Nanoseconds() + absl::ToInt64Nanoseconds(absl::Hours(1));
+  engine.driver.Start(std::make_shared<IdleOperation>(in_an_hour));
+  engine.driver.Begin(absl::ZeroDuration(), absl::ZeroDuration());
+  absl::SleepFor(absl::Milliseconds(50));  // the thread looks every few hundred microseconds
+  EXPECT_EQ(engine.prepared, 0);
+  const int64_t before = SystemClock::Nanoseconds() - absl::ToInt64Nanoseconds(absl::Seconds(1));
+  engine.driver.Start(std::make_shared<IdleOperation>(before));
+  EXPECT_TRUE(Until([&] { return engine.prepared > 0; }));
+  engine.driver.Stop();
+}
+
+// A thread that waits for an operation of its own, and is asleep before it is used.
+class Sleeper {
+ public:
+  Sleeper(IdleEngine& engine, const std::shared_ptr<Operation>& operation)
+      : thread_([this, &engine, operation] {
+          EXPECT_TRUE(engine.driver.WaitFor(*operation, absl::InfiniteDuration()).ok());
+          has_returned_ = true;
+        }) {
+    EXPECT_TRUE(Until([&] { return engine.HasPrepared(thread_.get_id()); }));
+  }
+  bool Returns() {
+    return Until([this] { return has_returned_.load(); });
+  }
+  void Join() { thread_.join(); }
+
+ private:
+  std::atomic<bool> has_returned_{false};
+  std::thread thread_;
+};
+
+// In the turn that a call takes; a task wakes who sleeps, whatever it does.
+void FinishInTurn(IdleEngine& engine, Operation& operation) {
+  engine.due = &operation;
+  engine.driver.Start(NewOperation());
+}
+
+// The thread sleeps for an hour if nobody wakes it.
+TEST(ProgressDriverSleepTest, WhoFinishesAnOperationWakesTheThreadThatWaitsForIt) {
+  IdleEngine engine;
+  ASSERT_TRUE(engine.driver.Open().ok());
+  engine.driver.Begin(absl::ZeroDuration(), absl::ZeroDuration());
+  for (int round = 0; round < 20; ++round) {
+    const auto operation = NewOperation();
+    engine.driver.Start(operation);
+    engine.ForgetThreads();
+    Sleeper sleeper(engine, operation);
+    FinishInTurn(engine, *operation);
+    const bool is_woken = sleeper.Returns();
+    EXPECT_TRUE(is_woken);
+    if (!is_woken) engine.driver.Stop();
+    sleeper.Join();
+    if (!is_woken) return;
+  }
+  engine.driver.Stop();
+}
+
+// Of two threads one sleeps on the descriptors, and the other until that one leaves.
+TEST(ProgressDriverSleepTest, OfTwoThreadsEachIsWokenByItsOwnOperation) {
+  IdleEngine engine;
+  ASSERT_TRUE(engine.driver.Open().ok());
+  const FileDescriptor bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  ASSERT_TRUE(engine.driver.Watch(bell.get()).ok());
+  engine.driver.Begin(absl::ZeroDuration(), absl::ZeroDuration());
+  for (int round = 0; round < 20; ++round) {
+    const std::array operations = {NewOperation(), NewOperation()};
+    for (const auto& operation : operations) engine.driver.Start(operation);
+    engine.ForgetThreads();
+    Sleeper first(engine, operations[0]), second(engine, operations[1]);
+    const std::array sleepers = {&first, &second};
+    const size_t before = round % 2, after = 1 - before;
+    FinishInTurn(engine, *operations[before]);
+    bool are_woken = sleepers[before]->Returns();
+    EXPECT_TRUE(are_woken);
+    // The other thread is the one that transports ring now.
+    engine.due = operations[after].get();
+    const uint64_t one = 1;
+    EXPECT_EQ(write(bell.get(), &one, sizeof(one)), sizeof(one));
+    are_woken = sleepers[after]->Returns() && are_woken;
+    EXPECT_TRUE(are_woken);
+    uint64_t count = 0;
+    EXPECT_EQ(read(bell.get(), &count, sizeof(count)), sizeof(count));
+    if (!are_woken) {
+      for (const auto& operation : operations) {
+        if (!operation->done()) engine.driver.Run([&] { engine.Finish(*operation); });
+      }
+      engine.driver.Stop();
+    }
+    for (Sleeper* sleeper : sleepers) sleeper->Join();
+    if (!are_woken) return;
+  }
+  engine.driver.Stop();
+}
+
+// What a task has changed may be for a turn to act upon.
+TEST(ProgressDriverSleepTest, ATaskIsFollowedByATurn) {
+  IdleEngine engine;
+  ASSERT_TRUE(engine.driver.Open().ok());
+  engine.driver.Begin(absl::ZeroDuration(), absl::ZeroDuration());
+  const auto operation = NewOperation();
+  engine.driver.Start(operation);
+  engine.ForgetThreads();
+  Sleeper sleeper(engine, operation);
+  engine.driver.Run([&] { engine.due = operation.get(); });
+  const bool is_woken = sleeper.Returns();
+  EXPECT_TRUE(is_woken);
+  if (!is_woken) engine.driver.Run([&] { engine.Finish(*operation); });
+  sleeper.Join();
+  engine.driver.Stop();
+}
+
+// As a link has that another thread's call has begun to make.
+TEST(ProgressDriverSleepTest, ADeadlineThatAnotherThreadBringsIsNotSleptOver) {
+  IdleEngine engine;
+  ASSERT_TRUE(engine.driver.Open().ok());
+  engine.driver.Begin(absl::ZeroDuration(), absl::ZeroDuration());
+  const auto operation = NewOperation();
+  engine.driver.Start(operation);
+  engine.ForgetThreads();
+  Sleeper sleeper(engine, operation);
+  engine.brings_deadline = true;
+  engine.driver.Start(NewOperation());
+  EXPECT_TRUE(Until([&] { return engine.deadlines_met > 0; }));
+  engine.driver.Run([&] { engine.Finish(*operation); });
+  sleeper.Join();
+  engine.driver.Stop();
+}
+
+// Waits for a process that waits on the same CPU, wherever that is.
+class SharingOperation final : public IdleOperation {
+ public:
+  SharingOperation() : IdleOperation(SystemClock::Nanoseconds()) {}
+  bool WaitsOnCpuOfPeer(int /*cpu*/) override {
+    ++asked;
+    return true;
+  }
+  std::atomic<int> asked{0};
+};
+
+// Finishes its operation once the thread that made it has slept three times; a sleep is short.
+class SleepCountingEngine final : public ProgressEngine {
+ public:
+  static constexpr int kSleeps = 3;
+  explicit SleepCountingEngine(std::shared_ptr<Operation> operation)
+      : operation_(std::move(operation)) {}
+  ProgressDriver driver{this};
+  std::atomic<bool> counts{false};
+
+ private:
+  bool Turn(int64_t now_ns) override {
+    TakeInbox(now_ns);
+    if (sleeps_ < kSleeps || operation_->done()) return false;
+    driver.OnDone();
+    operation_->Finish(absl::OkStatus(), now_ns);
+    driver.TellWaiters();
+    return true;
+  }
+  bool TakeInbox(int64_t) override {
+    std::vector<std::shared_ptr<Operation>> operations;
+    std::vector<ProgressDriver::Task> tasks;
+    return driver.Take(operations, tasks);
+  }
+  bool PrepareWait() override {
+    if (counts && std::this_thread::get_id() == own_) ++sleeps_;
+    return true;
+  }
+  void FinishWait() override {}
+  int64_t NextDeadline() const override { return SystemClock::Nanoseconds() + 1'000'000; }
+
+  const std::shared_ptr<Operation> operation_;
+  const std::thread::id own_ = std::this_thread::get_id();
+  std::atomic<int> sleeps_{0};
+};
+
+// Two ranks on one CPU would yield to each other for as long as the kernel leaves them there.
+TEST(ProgressDriverCpuTest, WhoWaitsOnTheCpuOfItsPeerSleepsNowAndThen) {
+  const auto operation = std::make_shared<SharingOperation>();
+  SleepCountingEngine engine(operation);
+  ASSERT_TRUE(engine.driver.Open().ok());
+  engine.driver.Begin(absl::Microseconds(1), absl::Hours(1));
+  engine.driver.Start(operation);
+  engine.counts = true;
+  const absl::Time start = absl::Now();
+  EXPECT_TRUE(engine.driver.WaitFor(*operation, kPatience).ok());
+  // Not more often than every 10 ms: where no CPU is idle it is of no use.
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(15));
+  engine.driver.Stop();
+}
+
+TEST(ProgressDriverCpuTest, WhereRanksOutnumberCoresNobodyLeavesItsCpu) {
+  const auto operation = std::make_shared<SharingOperation>();
+  IdleEngine engine;
+  ASSERT_TRUE(engine.driver.Open().ok());
+  engine.driver.Begin(absl::ZeroDuration(), absl::Hours(1));
+  engine.driver.Start(operation);
+  EXPECT_FALSE(engine.driver.WaitFor(*operation, absl::Milliseconds(20)).ok());
+  EXPECT_EQ(operation->asked, 0);
   engine.driver.Stop();
 }
 

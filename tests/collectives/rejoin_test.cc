@@ -128,6 +128,7 @@ struct Report {
   int32_t rank = -1;
   int32_t rejoined = 0;  // without a join of all
   int32_t host_of_victim = -1;
+  int32_t by_rings = 0;              // small calls go by rings in the end
   int64_t opened = 0, accepted = 0;  // links, in the recovery
   Asked asked;                       // likewise
 };
@@ -169,7 +170,7 @@ class Process {
     if (generation_ == 0) {
       WEFT_RETURN_IF_ERROR(Sum());
       WEFT_RETURN_IF_ERROR(store_->Barrier("all have summed", rank_, kRanks, kPatience));
-      LoseTheVictim();
+      WEFT_RETURN_IF_ERROR(LoseTheVictim());
       const Rejoinable::LinkTotals before = AsRejoinable(*endpoint_).links_made();
       store_->asked = {};
       WEFT_RETURN_IF_ERROR(recovery
@@ -190,6 +191,11 @@ class Process {
     report.accepted = links.accepted;
     report.asked = store_->asked;
     report.host_of_victim = endpoint_->host(Rank(kVictim));
+    float one = 1;
+    const WorkPtr small =
+        groups_.world->AllReduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
+    WEFT_RETURN_IF_ERROR(small->Wait(kPatience));
+    report.by_rings = small->algorithm() == "multicast" ? 1 : 0;
     // Nobody goes before all have said how many links there are.
     WEFT_RETURN_IF_ERROR(groups_.world->Barrier()->Wait(kPatience));
     groups_ = {};
@@ -236,24 +242,34 @@ class Process {
     return absl::OkStatus();
   }
 
-  // Leaves requests at every link that nothing matches, and has collectives under way, when the
-  // victim dies.
-  void LoseTheVictim() {
+  // Leaves requests at every link that nothing matches, and has collectives under way, by links and
+  // by rings, and rings half opened, when the victim dies.
+  absl::Status LoseTheVictim() {
+    WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> late,
+                          Communicator::Create(endpoint_, "late", AllRanks(kRanks)));
+    const auto add = [](Communicator& group, std::vector<float>& data) {
+      return group.AllReduce(data.data(), data.data(), data.size(), DataType::kFloat32,
+                             ReduceOp::kSum);
+    };
     std::vector<float> unsent(kLarge), unreceived(kLarge), sum(kLarge, 1);
     const GroupRank next((rank_ + 1) % kRanks), previous((rank_ + kRanks - 1) % kRanks);
     std::vector<WorkPtr> works = {
         groups_.world->Receive(unsent.data(), kLarge * sizeof(float), previous, kNeverSentTag),
         groups_.world->Send(unreceived.data(), kLarge * sizeof(float), next, kNeverReceivedTag)};
-    if (rank_ == kVictim) kill(getpid(), SIGKILL);
-    works.push_back(groups_.data->AllReduce(sum.data(), sum.data(), kLarge, DataType::kFloat32,
-                                            ReduceOp::kSum));
-    std::vector<float> all(kLarge, 1);
-    works.push_back(groups_.world->AllReduce(all.data(), all.data(), kLarge, DataType::kFloat32,
-                                             ReduceOp::kSum));
+    if (rank_ == kVictim) {
+      poll(nullptr, 0, 100);  // the others meet at the late group meanwhile
+      kill(getpid(), SIGKILL);
+    }
+    std::vector<float> few(8, 1), small(8, 1), all(kLarge, 1);
+    works.push_back(add(*late, few));
+    works.push_back(add(*groups_.data, sum));
+    works.push_back(add(*groups_.world, small));
+    works.push_back(add(*groups_.world, all));
     for (auto work = works.rbegin(); work != works.rend(); ++work) {
       (*work)->Wait(kPatience).IgnoreError();
     }
     groups_ = {};
+    return absl::OkStatus();
   }
 
   const int rank_, generation_;
@@ -367,6 +383,10 @@ TEST_P(RejoinTest, OnlyWhatLeadsToTheNewProcessIsMade) {
     EXPECT_EQ(survivor.asked.reads, 1) << survivor.rank;
     EXPECT_LE(survivor.asked.all, 7) << survivor.rank;
   }
+  // The groups are new, and so are the rings of those whose ranks share memory.
+  const std::string transport = GetParam();
+  const int by_rings = transport == "shm" || transport == "auto" ? 1 : 0;
+  for (const Report& report : reports) EXPECT_EQ(report.by_rings, by_rings) << report.rank;
   // All links that survivors open lead to the new process.
   EXPECT_GT(fresh.opened, 0);
   EXPECT_GT(opened_by_survivors, 0);

@@ -44,6 +44,21 @@ TEST(MulticastRing, ACallIsThereOnceItIsPublishedAndUntilItsEntryIsReused) {
   EXPECT_EQ(reader->finished(), 5);
 }
 
+TEST(MulticastRing, ReadersSeeOnWhichCpuTheWriterWaitedLast) {
+  MulticastWriter writer = *MulticastWriter::Create(kPayload);
+  const auto reader = ReaderOf(writer);
+  EXPECT_FALSE(reader->HasWaitedOn(0, 0));  // it never has
+  writer.TellWait(0, 0);
+  EXPECT_TRUE(reader->HasWaitedOn(0, 0));
+  EXPECT_FALSE(reader->HasWaitedOn(0, 1));
+  EXPECT_FALSE(reader->HasWaitedOn(1, 0));  // that was before
+  writer.TellWait(70000, 8191);
+  EXPECT_TRUE(reader->HasWaitedOn(70000, 8191));
+  EXPECT_TRUE(reader->HasWaitedOn(69000, 8191));
+  EXPECT_FALSE(reader->HasWaitedOn(70001, 8191));
+  EXPECT_FALSE(reader->HasWaitedOn(69000, 0));
+}
+
 TEST(MulticastRing, PayloadsBeginWhereLoopsThatReduceWantThem) {
   MulticastWriter writer = *MulticastWriter::Create(kPayload);
   for (uint64_t call = 0; call < MulticastRing::kEntries; ++call) {

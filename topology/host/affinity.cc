@@ -1,6 +1,7 @@
 #include "topology/host/affinity.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -29,6 +30,7 @@ class Mask {
   static constexpr size_t size() { return kCpusMax / 8; }
   void Add(int cpu) { CPU_SET_S(static_cast<size_t>(cpu), size(), get()); }
   bool Has(int cpu) { return CPU_ISSET_S(static_cast<size_t>(cpu), size(), get()); }
+  int Count() { return CPU_COUNT_S(size(), get()); }
 
  private:
   std::array<cpu_set_t, kCpusMax / CPU_SETSIZE> words_{};
@@ -108,27 +110,45 @@ absl::StatusOr<CpuSet> AllowedCpus() {
     return ErrnoStatus(errno, "read the affinity mask");
   }
   CpuSet cpus;
-  for (int cpu = 0; cpu < static_cast<int>(kCpusMax); ++cpu) {
+  const auto count = static_cast<size_t>(mask.Count());
+  for (int cpu = 0; cpus.size() < count; ++cpu) {
     if (mask.Has(cpu)) cpus.push_back(cpu);
   }
   return cpus;
 }
 
-int AllowedCores() {
-  absl::StatusOr<CpuSet> cpus = AllowedCpus();
-  int count = cpus.ok() ? static_cast<int>(cpus->size()) : 1;
-  const absl::StatusOr<std::string> groups = ReadFile("/proc/self/cgroup");
-  if (std::optional<double> quota =
-          internal::ControlGroupQuota(groups.ok() ? *groups : "", "/sys/fs/cgroup")) {
-    count = static_cast<int>(std::min<double>(count, std::ceil(*quota)));
-  }
-  return std::max(count, 1);
+namespace {
+
+int CountAllowed() {
+  const absl::StatusOr<CpuSet> cpus = AllowedCpus();
+  return cpus.ok() ? static_cast<int>(cpus->size()) : 1;
 }
 
+// As many of `cores` as the control groups give time for.
+int WithinQuota(int cores) {
+  const absl::StatusOr<std::string> groups = ReadFile("/proc/self/cgroup");
+  if (const std::optional<double> quota =
+          internal::ControlGroupQuota(groups.ok() ? *groups : "", "/sys/fs/cgroup")) {
+    cores = static_cast<int>(std::min<double>(cores, std::ceil(*quota)));
+  }
+  return std::max(cores, 1);
+}
+
+}  // namespace
+
+int AllowedCores() { return WithinQuota(CountAllowed()); }
+
 int JobCores() {
-  const char* text = std::getenv("WEFT_JOB_CORES");
-  int cores = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &cores) && cores > 0 ? cores : AllowedCores();
+  const auto number = [](const char* name) {
+    const char* text = std::getenv(name);
+    int cores = 0;
+    return text != nullptr && absl::SimpleAtoi(text, &cores) ? cores : 0;
+  };
+  const int cores = number("WEFT_JOB_CORES");
+  if (cores > 0) return cores;
+  // Slurm's configuration may give a node more CPUs than it has.
+  const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  return WithinQuota(std::max(CountAllowed(), std::min(online, number("SLURM_CPUS_ON_NODE"))));
 }
 
 absl::Status BindThread(const CpuSet& cpus) { return Bind(0, cpus); }

@@ -2,11 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <future>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -74,6 +76,25 @@ TEST(JobCores, AreTheAllowedOnesWithoutALauncher) {
   }
   unsetenv("WEFT_JOB_CORES");
   EXPECT_EQ(JobCores(), AllowedCores());
+}
+
+TEST(JobCores, AreThoseOfTheNodeUnderSlurmAlsoForARankThatIsBoundToOne) {
+  const int all = AllowedCores();
+  ASSERT_EQ(setenv("SLURM_CPUS_ON_NODE", std::to_string(all).c_str(), 1), 0);
+  std::thread([all] {
+    ASSERT_TRUE(BindThread({AllowedCpus()->front()}).ok());
+    EXPECT_EQ(AllowedCores(), 1);
+    EXPECT_EQ(JobCores(), all);
+  }).join();
+  ASSERT_EQ(setenv("SLURM_CPUS_ON_NODE", "5000", 1), 0);  // more than the host has
+  EXPECT_LE(JobCores(), sysconf(_SC_NPROCESSORS_ONLN));
+  EXPECT_GE(JobCores(), all);
+  ASSERT_EQ(setenv("WEFT_JOB_CORES", "6", 1), 0);
+  EXPECT_EQ(JobCores(), 6);
+  unsetenv("WEFT_JOB_CORES");
+  ASSERT_EQ(setenv("SLURM_CPUS_ON_NODE", "0", 1), 0);
+  EXPECT_EQ(JobCores(), all);
+  unsetenv("SLURM_CPUS_ON_NODE");
 }
 
 // Binding is done in threads of its own, so that the test program keeps its mask.
