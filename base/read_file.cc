@@ -4,10 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -15,7 +15,9 @@
 namespace weft {
 namespace {
 
-constexpr size_t kPiece = size_t{1} << 20;
+// On the stack, where only what is read takes pages: a buffer of the heap that is first filled with
+// zeros costs 0.6 ms of page faults a MiB, for a line of /proc too.
+constexpr size_t kPiece = size_t{64} << 10;
 
 absl::Status TooLarge(const std::string& path, Bytes size_max) {
   return absl::ResourceExhaustedError(absl::StrCat(path, ": has more than ", ToString(size_max),
@@ -30,7 +32,7 @@ absl::StatusOr<std::string> ReadAll(int file, const std::string& path, Bytes siz
     if (info.st_size > size_max.count()) return TooLarge(path, size_max);
     content.reserve(static_cast<size_t>(info.st_size));
   }
-  std::vector<char> piece(kPiece);
+  std::array<char, kPiece> piece;
   while (true) {
     const ssize_t got = read(file, piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;

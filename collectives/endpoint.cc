@@ -93,8 +93,10 @@ absl::Status EndpointImpl::Open() {
       axes_at_once_, planner::ParseAxesAtOnce(options_.settings.Text("collective.axes_at_once")));
   RankDirectory::Own own;
   WEFT_ASSIGN_OR_RETURN(own.place, planner::OwnPlace(options_.settings));
+  const int job_cores = JobCores();
   if (options_.rank == Rank(0)) {
-    WEFT_ASSIGN_OR_RETURN(own.costs, planner::LoadTable(options_.settings, JobCores()));
+    WEFT_ASSIGN_OR_RETURN(own.costs, planner::LoadTable(options_.settings, job_cores,
+                                                        /*has_peers=*/options_.world_size > 1));
   }
   const int64_t start_ns = SystemClock::Nanoseconds();
   if (options_.world_size > 1) WEFT_RETURN_IF_ERROR(AgreeOnSecret());
@@ -117,8 +119,8 @@ absl::Status EndpointImpl::Open() {
                     [this](const Peer& peer) { return host(peer.rank) == host(rank()); });
   if (options_.world_size > 1) {
     // A rank that spins while ranks outnumber cores keeps the rank that it waits for from running.
-    const bool may_spin = ranks_here <= JobCores();
-    WEFT_ASSIGN_OR_RETURN(CpuSet cpus, CpusOfProgress(static_cast<int>(ranks_here)));
+    const bool may_spin = ranks_here <= job_cores;
+    WEFT_ASSIGN_OR_RETURN(CpuSet cpus, CpusOfProgress(/*fill_cores=*/ranks_here >= job_cores));
     driver_.Begin(may_spin ? options_.settings.Duration("wait.spin") : absl::ZeroDuration(),
                   options_.settings.Duration("wait.yield"), std::move(cpus));
   }
@@ -134,9 +136,9 @@ std::shared_ptr<const GroupPlace> EndpointImpl::PlaceOf(absl::Span<const Rank> r
 
 // Empty: all of the process's. Where ranks fill the cores of a host, each of them has few, and its
 // threads compute on all of these: the progress thread then runs wherever one is idle.
-absl::StatusOr<CpuSet> EndpointImpl::CpusOfProgress(int ranks_here) const {
+absl::StatusOr<CpuSet> EndpointImpl::CpusOfProgress(bool fill_cores) const {
   const bool is_asked_for = options_.settings.Text("progress.cpus") != "near";
-  if (!is_asked_for && ranks_here >= JobCores()) return CpuSet();
+  if (!is_asked_for && fill_cores) return CpuSet();
   const absl::StatusOr<CpuSet> process = ProcessCpus();
   if (!process.ok()) return CpuSet();
   WEFT_ASSIGN_OR_RETURN(CpuSet cpus, ProgressCpus(options_.settings, *process));

@@ -2,7 +2,7 @@
 // everything.
 //
 // All communicators of a process share its endpoint, its links and its progress engine, so that
-// making a group costs no connection. Links are made when they are first used.
+// making a group costs no connection. Links are made when a call first needs them.
 #ifndef WEFT_COLLECTIVES_ENDPOINT_H_
 #define WEFT_COLLECTIVES_ENDPOINT_H_
 

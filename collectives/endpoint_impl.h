@@ -109,7 +109,7 @@ class EndpointImpl final : public Endpoint,
 
  private:
   // ---- endpoint.cc: opening.
-  absl::StatusOr<CpuSet> CpusOfProgress(int ranks_here) const;
+  absl::StatusOr<CpuSet> CpusOfProgress(bool fill_cores) const;
   absl::Status AgreeOnSecret();
   absl::Status LearnRanks(RankDirectory::Own own);
 

@@ -143,8 +143,12 @@ void Execution::Begin(const Invocation& invocation, Peers& peers) {
   std::fill(std::begin(used_), std::end(used_), false);
   bool keeps = false;
   for (const Plan::Channel& channel : plan_->channels) {
-    const int transport = call_.group[static_cast<size_t>(channel.peer)]->transport;
-    if (!std::exchange(used_[transport], true)) keeps |= peers.KeepsRegistrations(transport);
+    Peer& peer = *call_.group[static_cast<size_t>(channel.peer)];
+    if (!std::exchange(used_[peer.transport], true)) {
+      keeps |= peers.KeepsRegistrations(peer.transport);
+    }
+    // All links of the schedule come up at once, not each when the steps before it are done.
+    if (channel.sends && peer.send == nullptr) peers.SendTo(peer);
   }
   const size_t scratch_bytes = plan_->schedule.scratch_length * call_.element;
   if (scratch_bytes_ < scratch_bytes) {

@@ -1,9 +1,9 @@
 // The links to the other processes of the job: the transports that they are made on, which peers
 // are gone, and the notices that wait to be posted.
 //
-// A link to a peer is made when something is first sent to it; one from it comes when the peer
-// makes it. When one of them breaks, the peer is gone: no link to it is made until Revive(). Both
-// break at once where a process dies; a peer that has finished closes its links one after the
+// A link to a peer is made when the first call that sends to it begins; one from it comes when the
+// peer makes it. When one of them breaks, the peer is gone: no link to it is made until Revive().
+// Both break at once where a process dies; a peer that has finished closes its links one after the
 // other, and what it sent last may still be on its way (IsParting).
 //
 // Used by the thread that drives the endpoint, and nobody else; Open() and Use() come before that.

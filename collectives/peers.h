@@ -22,7 +22,7 @@ struct Peer {
   int transport = 0;                          // which of the endpoint's
   std::string address;                        // empty: not known yet
   bool sought = false;                        // its record is being looked up
-  std::unique_ptr<net::SendLink> send;        // null until first used
+  std::unique_ptr<net::SendLink> send;        // null until a call needs it
   std::unique_ptr<net::ReceiveLink> receive;  // null until the peer has connected
   absl::Status gone;                          // not OK: a link to it broke, no new one is made
   int64_t gone_ns = 0;                        // when

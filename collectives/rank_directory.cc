@@ -209,10 +209,14 @@ absl::Status RankDirectory::TakeTable(absl::string_view table) {
   WEFT_ASSIGN_OR_RETURN(hosts_, DecodeNumbers(words[0], ranks));
   WEFT_ASSIGN_OR_RETURN(own_.costs, planner::FromWord(words[1]));
   WEFT_ASSIGN_OR_RETURN(const std::vector<int> kinds, DecodeNumbers(words[2], ranks));
+  std::vector<RankPlace> distinct(words.size() - kBefore);
+  for (size_t kind = 0; kind < distinct.size(); ++kind) {
+    WEFT_ASSIGN_OR_RETURN(distinct[kind], RankPlaceFromWord(words[kBefore + kind]));
+  }
   for (size_t rank = 0; rank < places_.size(); ++rank) {
-    const size_t kind = kBefore + static_cast<size_t>(kinds[rank]);
-    if (kind >= words.size()) return absl::DataLossError("a place is missing");
-    WEFT_ASSIGN_OR_RETURN(places_[rank], RankPlaceFromWord(words[kind]));
+    const auto kind = static_cast<size_t>(kinds[rank]);
+    if (kind >= distinct.size()) return absl::DataLossError("a place is missing");
+    places_[rank] = distinct[kind];
     places_[rank].host = absl::StrCat(hosts_[rank]);
   }
   return absl::OkStatus();

@@ -83,6 +83,7 @@ absl::Status Connecting::Flush() {
 }
 
 absl::StatusOr<std::optional<Wire>> Connecting::Step(absl::Time now) {
+  readable_ = false;
   WEFT_RETURN_IF_ERROR(setup_);
   if (fd() < 0) WEFT_RETURN_IF_ERROR(Dial(now));
   while (fd() >= 0) {
@@ -134,6 +135,7 @@ absl::Status Arriving::Flush(absl::Span<const int> fds) {
 }
 
 absl::StatusOr<std::optional<Wire>> Arriving::Step(absl::Time now) {
+  readable_ = false;
   if (handshake_.state() == HandshakeState::kDone) return Reply();
   WEFT_RETURN_IF_ERROR(refused_);
   WEFT_RETURN_IF_ERROR(Flush({}));

@@ -55,8 +55,18 @@ class DescriptorShortage {
   bool is_over_ = false;  // the wait, without success
 };
 
+// What the transport's epoll watches a descriptor for.
+class SocketWatcher {
+ public:
+  virtual void OnWatched() = 0;  // the descriptor is readable, or has hung up
+
+ protected:
+  ~SocketWatcher() = default;
+};
+
 // Both: Step() moves on as far as possible without blocking. nullopt: not yet, call again when
-// fd() is readable or deadline() has come. `doorbell` outlives them.
+// IsDue(): a step that finds nothing costs half a dozen system calls, and a rank may have a link to
+// each of its peers on the way. `doorbell` outlives them.
 class Connecting {
  public:
   Connecting(absl::string_view address, const HandshakeIdentity& self, Rank peer,
@@ -65,6 +75,8 @@ class Connecting {
   absl::StatusOr<std::optional<Wire>> Step(absl::Time now);
   int fd() const { return wire_.socket.get(); }  // -1: not connected yet
   absl::Time deadline() const { return std::min({retry_at_, give_up_, shortage_.deadline()}); }
+  void NoteReadable() { readable_ = true; }  // fd() is
+  bool IsDue(absl::Time now) const { return readable_ || !output_.empty() || now >= deadline(); }
 
  private:
   absl::Status Dial(absl::Time now);
@@ -80,17 +92,20 @@ class Connecting {
   ConnectorHandshake handshake_;
   absl::Status setup_;
   FileDescriptor segment_fd_;
+  bool readable_ = true;  // not looked at yet
   std::string output_;
   Wire wire_;
 };
 
-class Arriving {
+class Arriving final : public SocketWatcher {
  public:
   Arriving(FileDescriptor socket, const HandshakeIdentity& self, uint32_t receives_max,
            const Doorbell* doorbell, absl::Time give_up);
   absl::StatusOr<std::optional<Wire>> Step(absl::Time now);
   int fd() const { return wire_.socket.get(); }
   absl::Time deadline() const { return std::min(give_up_, shortage_.deadline()); }
+  void OnWatched() override { readable_ = true; }
+  bool IsDue(absl::Time now) const { return readable_ || !output_.empty() || now >= deadline(); }
 
  private:
   absl::Status Flush(absl::Span<const int> fds);
@@ -103,6 +118,7 @@ class Arriving {
   ListenerHandshake handshake_;
   uint32_t receives_max_;
   absl::Status refused_;
+  bool readable_ = true;  // not looked at yet
   std::string output_;
   Wire wire_;
 };

@@ -48,6 +48,7 @@ void Endpoint::StartConnecting(std::unique_ptr<Connecting> connecting) {
 }
 
 bool Endpoint::BringUp(absl::Time now) {
+  if (!connecting_->IsDue(now)) return false;
   absl::StatusOr<std::optional<Wire>> wire = connecting_->Step(now);
   if (!wire.ok()) {
     Break(Annotate(wire.status(), absl::StrCat("connect ", DescribeLink())));
@@ -256,7 +257,10 @@ absl::Status Endpoint::TakeNotice(const std::byte* body) {
 // ---- Breaking
 
 void Endpoint::OnWatched() {
-  if (!up_) return;  // while coming up, Turn() reads the socket itself
+  if (!up_) {  // Turn() reads the socket itself
+    if (connecting_ != nullptr) connecting_->NoteReadable();
+    return;
+  }
   const bool has_exited = HasExited(wire_.process.get());  // first: then all that it sent is here
   if (DrainSocket() && has_exited) EndWatch();
 }

@@ -26,7 +26,7 @@ namespace weft::net::shm {
 inline constexpr int kCellsPerTurn = 64;
 inline constexpr uint64_t kBytesPerTurn = uint64_t{1} << 20;
 
-class Endpoint {
+class Endpoint : public SocketWatcher {
  public:
   enum class Role : uint8_t { kSender, kReceiver };
 
@@ -37,10 +37,11 @@ class Endpoint {
 
   // ---- For the transport.
   bool Turn(absl::Time now);  // true if anything moved
-  void OnWatched();           // its socket is readable, or its peer's process has exited
+  void OnWatched() override;  // its socket is readable, or its peer's process has exited
   void Arm();                 // what is wanted while asleep; before the fence
   void Disarm();              //
   bool HasWork();             // after the fence
+  bool IsComingUp() const { return connecting_ != nullptr; }
   // At the end of the transport's turn, after the fence if any needs it: wakes the other side if it
   // sleeps and waits for what this end has published or given back.
   bool NeedsRing() const { return published_ || released_; }

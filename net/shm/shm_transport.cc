@@ -83,8 +83,8 @@ void ShmTransport::Remove(shm::Endpoint* endpoint) {
   std::erase(endpoints_, endpoint);
 }
 
-absl::Status ShmTransport::Watch(int fd, shm::Endpoint* endpoint) {
-  return epoll_.Add(fd, EPOLLIN | EPOLLRDHUP, {.ptr = endpoint});
+absl::Status ShmTransport::Watch(int fd, shm::SocketWatcher* watcher) {
+  return epoll_.Add(fd, EPOLLIN | EPOLLRDHUP, {.ptr = watcher});
 }
 
 void ShmTransport::Unwatch(int fd) { epoll_.Remove(fd); }
@@ -107,14 +107,20 @@ bool ShmTransport::Progress(absl::Time now) {
   in_progress_ = true;
   local_work_ = false;
   bool moved = false;
-  if (poll_now_ || now >= next_poll_ || ++turns_ % kTurnsEvery == 0) moved |= PollSockets(now);
+  // Links that come up move by what comes over their sockets alone.
+  if (poll_now_ || comes_up_ || !arriving_.empty() || now >= next_poll_ ||
+      ++turns_ % kTurnsEvery == 0) {
+    moved |= PollSockets(now);
+  }
   if (!arriving_.empty()) moved |= StepArrivals(now);
   // By index, and only those that were there at the start: callbacks may connect.
   size_t count = endpoints_.size();
   if (count > 0) first_ = (first_ + 1) % count;
+  comes_up_ = false;
   for (size_t i = 0; i < count; ++i) {
     size_t at = first_ + i < count ? first_ + i : first_ + i - count;
     moved |= endpoints_[at]->Turn(now);
+    comes_up_ |= endpoints_[at]->IsComingUp();
   }
   RingPeers();
   in_progress_ = false;
@@ -145,7 +151,7 @@ bool ShmTransport::PollSockets(absl::Time now) {
     if (whose == this) {
       AcceptAll(now);
     } else if (whose != nullptr) {
-      static_cast<shm::Endpoint*>(whose)->OnWatched();
+      static_cast<shm::SocketWatcher*>(whose)->OnWatched();
     }
   }
   if (count == static_cast<int>(events.size())) poll_now_ = true;
@@ -172,7 +178,10 @@ void ShmTransport::AcceptAll(absl::Time now) {
     arriving_.push_back(std::make_unique<shm::Arriving>(
         std::move(socket), identity_, static_cast<uint32_t>(requests_max_), &doorbell_,
         now + std::min(kHandshakeTimeout, connect_timeout_)));
-    epoll_.Add(arriving_.back()->fd(), EPOLLIN, {.ptr = nullptr}).IgnoreError();
+    const absl::Status watched = Watch(arriving_.back()->fd(), arriving_.back().get());
+    if (watched.ok()) continue;
+    arriving_.pop_back();
+    TurnAway(watched, now);
   }
   listen_again_ = now + kListenAgain;
   WatchListener(false).IgnoreError();
@@ -181,6 +190,10 @@ void ShmTransport::AcceptAll(absl::Time now) {
 bool ShmTransport::StepArrivals(absl::Time now) {
   bool moved = false;
   for (size_t i = 0; i < arriving_.size();) {
+    if (!arriving_[i]->IsDue(now)) {
+      ++i;
+      continue;
+    }
     absl::StatusOr<std::optional<shm::Wire>> wire = arriving_[i]->Step(now);
     if (wire.ok() && !wire->has_value()) {
       ++i;
@@ -192,13 +205,17 @@ bool ShmTransport::StepArrivals(absl::Time now) {
     moved = true;
     if (wire.ok()) {
       Welcome(**std::move(wire));
-    } else if (turned_away_.Admit(now)) {
-      WEFT_LOG_WARN("shm rank ", self().value(),
-                    ": turned a connection away: ", wire.status().ToString(),
-                    turned_away_.LeftOut());
+    } else {
+      TurnAway(wire.status(), now);
     }
   }
   return moved;
+}
+
+void ShmTransport::TurnAway(const absl::Status& why, absl::Time now) {
+  if (!turned_away_.Admit(now)) return;
+  WEFT_LOG_WARN("shm rank ", self().value(), ": turned a connection away: ", why.ToString(),
+                turned_away_.LeftOut());
 }
 
 void ShmTransport::Welcome(shm::Wire wire) {
@@ -214,8 +231,9 @@ void ShmTransport::Welcome(shm::Wire wire) {
 
 // ---- Sleeping
 
+// Sockets need no look: wait_fd() is readable for as long as they have something.
 bool ShmTransport::PrepareWait() {
-  if (local_work_ || poll_now_) return false;
+  if (local_work_) return false;
   for (shm::Endpoint* endpoint : endpoints_) endpoint->Arm();
   doorbell_.Arm();
   for (shm::Endpoint* endpoint : endpoints_) {

@@ -42,7 +42,7 @@ class ShmTransport final : public Transport {
   // ---- For its links.
   void Add(shm::Endpoint* endpoint);
   void Remove(shm::Endpoint* endpoint);
-  absl::Status Watch(int fd, shm::Endpoint* endpoint);
+  absl::Status Watch(int fd, shm::SocketWatcher* watcher);  // until Unwatch()
   void Unwatch(int fd);
   void NoteLocalWork() { local_work_ = true; }  // the next Progress() has something to do
   TransportEvents& events() { return *options_.events; }
@@ -61,6 +61,7 @@ class ShmTransport final : public Transport {
   void RingPeers();
   bool PollSockets(absl::Time now);
   void AcceptAll(absl::Time now);
+  void TurnAway(const absl::Status& why, absl::Time now);
   bool StepArrivals(absl::Time now);
   void Welcome(shm::Wire wire);
 
@@ -83,6 +84,7 @@ class ShmTransport final : public Transport {
   bool local_work_ = false;
   bool in_progress_ = false;
   bool poll_now_ = true;
+  bool comes_up_ = false;  // an endpoint, as of the last turn
   LogThrottle accept_fails_, turned_away_;
   uint32_t turns_ = 0;
   absl::Time next_poll_ = absl::InfinitePast();

@@ -100,14 +100,36 @@ class FakeLink final : public net::SendLink {
 
 class FakePeers final : public Peers {
  public:
-  net::SendLink* SendTo(Peer&) override { return &link; }
+  net::SendLink* SendTo(Peer& peer) override {
+    asked.push_back(peer.rank);
+    return &link;
+  }
   absl::StatusOr<net::Region> Register(int, void* data, size_t size) override {
     return net::Region(static_cast<std::byte*>(data), size, nullptr);
   }
   void Seek(Group&, int, uint32_t) override {}
   void Offer(Group&, int, uint32_t, uint32_t) override {}
   FakeLink link;
+  std::vector<Rank> asked;  // for links to them
 };
+
+// Of four ranks, whose second exchange waits for the first.
+TEST(ExecutionTest, OpensAllLinksOfItsScheduleAsItBegins) {
+  const CollectiveSpec spec{.kind = CollectiveKind::kAllReduce, .size = 4, .count = 10};
+  Execution execution(std::make_shared<Plan>(kRecursiveDoubling.build(spec)));
+  std::vector<float> input(10), output(10);
+  Peer first{.rank = Rank(1)}, second{.rank = Rank(2)}, other{.rank = Rank(3)};
+  const std::vector<Peer*> group = {nullptr, &first, &second, &other};
+  FakePeers peers;
+  execution.Begin({.input = input.data(),
+                   .output = output.data(),
+                   .input_length = 10,
+                   .output_length = 10,
+                   .element = 4,
+                   .group = group},
+                  peers);
+  EXPECT_EQ(peers.asked, (std::vector<Rank>{Rank(1), Rank(2)}));
+}
 
 // The root of a broadcast of ten chunks to one peer.
 TEST(ExecutionTest, HandsNoMoreChunksToALinkThanItsWindow) {

@@ -81,6 +81,46 @@ struct ScriptedSender {
   uint64_t next = 0;
 };
 
+// ---- Coming up
+
+TEST(ShmBringUp, ConnectorIsDueWhenItsSocketHasSomethingOrItsTimeHasCome) {
+  ShmNode node(1);
+  std::string address;
+  const FileDescriptor listener = *shm::ListenUnix(&address);
+  const Doorbell bell = *Doorbell::Create();
+  const absl::Time now = Now(), give_up = now + absl::Hours(1);
+  Connecting connecting(address, IdentityOf(node, 5), Rank(1), kGeometry, &bell, give_up);
+  EXPECT_TRUE(connecting.IsDue(now));  // to dial
+  const auto step = connecting.Step(now);
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_FALSE(step->has_value());  // nobody accepts
+  EXPECT_FALSE(connecting.IsDue(now + absl::Minutes(59)));
+  EXPECT_TRUE(connecting.IsDue(give_up));
+  connecting.NoteReadable();
+  EXPECT_TRUE(connecting.IsDue(now));
+}
+
+TEST(ShmBringUp, AcceptorIsDueWhenItsSocketHasSomethingOrItsTimeHasCome) {
+  ShmNode node(1);
+  std::string address;
+  const FileDescriptor listener = *shm::ListenUnix(&address);
+  auto dialed = shm::ConnectUnix(address);
+  ASSERT_TRUE(dialed.ok()) << dialed.status();
+  FileDescriptor socket(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  ASSERT_GE(socket.get(), 0);
+  const Doorbell bell = *Doorbell::Create();
+  const absl::Time now = Now(), give_up = now + absl::Hours(1);
+  Arriving arriving(std::move(socket), IdentityOf(node, 1), 10, &bell, give_up);
+  EXPECT_TRUE(arriving.IsDue(now));  // to challenge
+  const auto step = arriving.Step(now);
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_FALSE(step->has_value());  // the other side says nothing
+  EXPECT_FALSE(arriving.IsDue(now + absl::Minutes(59)));
+  EXPECT_TRUE(arriving.IsDue(give_up));
+  arriving.OnWatched();
+  EXPECT_TRUE(arriving.IsDue(now));
+}
+
 // ---- Nonsense in the segment
 
 struct Nonsense {

@@ -285,6 +285,24 @@ TEST(ShmSleep, WorkThatIsThereAlreadyIsNotSleptOver) {
   pair.b.transport->FinishWait();
 }
 
+// As where a thread sleeps and another does something that takes no turn of the links.
+TEST(ShmSleep, ASecondSleepNeedsNoTurnAndEndsByWhatComesOverASocket) {
+  ShmPair pair;
+  pair.Pump(
+      [&] { return !pair.a.transport->Progress(Now()) && !pair.b.transport->Progress(Now()); });
+  for (int sleep = 0; sleep < 2; ++sleep) {
+    EXPECT_TRUE(pair.b.transport->PrepareWait()) << sleep;
+    pair.b.transport->FinishWait();
+  }
+  pair.sender.reset();  // it hangs up
+  if (pair.b.transport->PrepareWait()) {
+    pollfd fd{pair.b.transport->wait_fd(), POLLIN, 0};
+    EXPECT_EQ(poll(&fd, 1, Player::kLost), 1);
+  }
+  pair.b.transport->FinishWait();
+  EXPECT_TRUE(pair.Pump([&] { return pair.b.broken.size() == 1; }));
+}
+
 TEST(ShmSleep, AClearToSendThatNobodyWaitsForWakesNobody) {
   Request receive, send, other;  // outlive the links, which fail what is posted when they go
   ShmPair pair;

@@ -226,7 +226,8 @@ print("after", int(time.monotonic() - start))
                 self.assertIn('error: weft: DEADLINE_EXCEEDED: rank 2 of 3 has not come to group "',
                               rank.output())
                 self.assertIn(" within 2s", rank.output())
-                self.assertRegex(rank.output(), "after [2-5]\n")
+                # And not the 30 minutes that PyTorch has where nothing is said.
+                self.assertRegex(rank.output(), r"after ([2-9]|[1-9]\d)\n")
 
 
 class Timeout(unittest.TestCase):
@@ -372,7 +373,13 @@ def _cycles_of_groups_of_groups(rank: int, cycles: int) -> str:
 
 def _cycles_of_worlds(rank: int, cycles: int) -> str:
     size = dist.get_world_size()
-    store = dist.distributed_c10d._get_default_store()
+    # A file store looks for a key every 10 ms, which would be most of a cycle.
+    shared = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+        shared.set("port", str(store.port))
+    else:
+        store = dist.TCPStore("127.0.0.1", int(shared.get("port")), None, False)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -382,7 +389,7 @@ def _cycles_of_worlds(rank: int, cycles: int) -> str:
         dist.barrier()
         dist.destroy_process_group()
 
-    return _repeat(cycle, cycles, kib_each=64)
+    return _repeat(cycle, cycles, kib_each=16)
 
 
 def _repeat(cycle, cycles: int, kib_each: int) -> str:
@@ -395,7 +402,7 @@ def _repeat(cycle, cycles: int, kib_each: int) -> str:
     while (after := _state()) != before and time.monotonic() < end:
         time.sleep(0.01)  # the kernel still counts a thread that was joined just now
     assert after == before, f"before {cycles} cycles {before}, after them {after}"
-    # Names of groups stay in PyTorch's tables, and the store's file is read whole.
+    # Names of groups stay in PyTorch's tables, and keys of each meeting at the store.
     assert grown < 4096 + kib_each * cycles, f"{grown} KiB more after {cycles} cycles"
     return f"{cycles} cycles: {after}, as before, and {grown} KiB more of memory"
 
@@ -412,7 +419,7 @@ class Leak(unittest.TestCase):
         self.report(installed.fork_ranks(2, _cycles_of_groups_of_groups, 200))
 
     def test_nothing_by_making_and_destroying_worlds(self):
-        self.report(installed.fork_ranks(2, _cycles_of_worlds, 100))
+        self.report(installed.fork_ranks(2, _cycles_of_worlds, 1000))
 
     def test_nothing_in_shared_memory_by_killed_jobs_but_their_records(self):
         # docs/observability.md: the ring of a process that dies stays for an hour.
