@@ -16,6 +16,7 @@
 #include "base/open_files.h"
 #include "base/status.h"
 #include "net/handshake.h"
+#include "net/tcp/close_on_fork.h"
 #include "net/tcp/connector.h"
 #include "net/tcp/link_session.h"
 
@@ -244,6 +245,7 @@ void Acceptor::OnDeadline(absl::Time now) {
 }
 
 void Acceptor::BeginHandshake(FileDescriptor fd, absl::Time now) {
+  SetCloseOnFork(fd.get());
   if (!TuneSocket(fd.get(), context_.tuning).ok()) return;  // it has gone already
   HandshakeIdentity self{context_.options.self, context_.options.world_size,
                          context_.options.secret, context_.purpose};

@@ -6,9 +6,8 @@
 //
 // A socket that fails is replaced (resumption.h) and its stream goes on where it was (stream.h). A
 // socket that the other side's kernel closes in order without a goodbye is not: that process has
-// died. That is seen once nobody holds the socket: later, where the process had forked others
-// without exec. A socket does not say whose it is, so that shm's way (shm/bringup.h) is not here,
-// and the process of another host cannot be watched at all.
+// died. That is seen once nobody holds the socket, which processes that it forked do not
+// (close_on_fork.h).
 #ifndef WEFT_NET_TCP_LINK_SESSION_H_
 #define WEFT_NET_TCP_LINK_SESSION_H_
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/open_files.h"
 #include "base/status.h"
+#include "net/tcp/close_on_fork.h"
 
 namespace weft::net {
 namespace {
@@ -111,6 +112,7 @@ absl::StatusOr<FileDescriptor> Listen(const SocketAddress& address, const Socket
     return IsDescriptorExhaustion(errno) ? DescriptorsExhausted(errno, doing)
                                          : ErrnoStatus(errno, doing);
   }
+  SetCloseOnFork(fd.get());
   if (tuning.buffer_bytes.count() > 0) {  // accepted sockets inherit it; later is too late
     WEFT_RETURN_IF_ERROR(TuneSocket(fd.get(), tuning));
   }
@@ -130,6 +132,7 @@ absl::StatusOr<FileDescriptor> StartConnect(const SocketAddress& address,
     return IsDescriptorExhaustion(errno) ? DescriptorsExhausted(errno, "socket")
                                          : ErrnoStatus(errno, "socket");
   }
+  SetCloseOnFork(fd.get());
   WEFT_RETURN_IF_ERROR(TuneSocket(fd.get(), tuning));
   const int source_port = source.port();
   if (source_port != 0 && address.family() == AF_INET6) {

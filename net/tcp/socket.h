@@ -46,7 +46,7 @@ bool LooksStalled(const tcp_info& info);
 absl::StatusOr<tcp_info> ConnectionInfo(int fd);
 
 // Listens on `address`, port 0: any free one. Another port may be that of a listener that has just
-// gone.
+// gone. This socket and the next are the process's alone (close_on_fork.h).
 absl::StatusOr<FileDescriptor> Listen(const SocketAddress& address, const SocketTuning& tuning);
 
 // A tuned socket on which connect() has begun. It is writable once it is connected or has failed.
