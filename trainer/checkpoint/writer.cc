@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <future>
@@ -26,6 +27,8 @@ namespace weft::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr size_t kPiece = size_t{1} << 20;  // as SafetensorsWriter cuts what it writes
 
 int64_t Count(const BufferPart& part) {
   return static_cast<int64_t>(part.bytes.size()) / SizeOf(part.dtype);
@@ -155,11 +158,27 @@ absl::Status CheckpointWriter::WriteShard(int rank, absl::Span<const BufferPart>
     const SaveTimes::Scope scope(times_, SavePhase::kWrite);
     WEFT_ASSIGN_OR_RETURN(checksums, WriteParts(order, file));
   }
+  WEFT_RETURN_IF_ERROR(CheckGoesOn());
   const SaveTimes::Scope scope(times_, SavePhase::kSync);
   WEFT_RETURN_IF_ERROR(file.Commit());
   // For the commit, which happens in the life of this process or not at all.
   return WriteFileAtomically(NotePath(rank), MakeNote(step_, file, parts, checksums).dump(),
                              Durability::kNone);
+}
+
+absl::Status CheckpointWriter::CheckGoesOn() const {
+  if (gives_up_ == nullptr || !gives_up_()) return absl::OkStatus();
+  return absl::CancelledError(absl::StrCat("write ", temporary_, ": given up"));
+}
+
+absl::Status CheckpointWriter::AppendTo(SafetensorsWriter& file,
+                                        absl::Span<const std::byte> bytes) const {
+  for (size_t at = 0; at < bytes.size(); at += kPiece) {
+    WEFT_RETURN_IF_ERROR(CheckGoesOn());
+    const absl::Span<const std::byte> piece = bytes.subspan(at, kPiece);
+    WEFT_RETURN_IF_ERROR(checksums_beside_ ? file.AppendUnchecked(piece) : file.Append(piece));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<CheckpointWriter::Checksums> CheckpointWriter::WriteParts(
@@ -170,18 +189,23 @@ absl::StatusOr<CheckpointWriter::Checksums> CheckpointWriter::WriteParts(
     // the file's is the buffer's.
     for (const BufferPart* part : order) {
       const uint32_t before = file.file_crc32c();
-      WEFT_RETURN_IF_ERROR(file.Append(part->bytes));
+      WEFT_RETURN_IF_ERROR(AppendTo(file, part->bytes));
       checksums[part] = Crc32cOfSecond(before, file.file_crc32c(), part->bytes.size());
     }
     return checksums;
   }
+  std::atomic<bool> has_failed = false;  // then nobody wants the checksums
   std::future<void> computed = StartUnbound([&] {
-    for (const BufferPart* part : order) checksums[part] = Crc32c(part->bytes);
+    for (const BufferPart* part : order) {
+      if (has_failed.load()) return;
+      checksums[part] = Crc32c(part->bytes);
+    }
   });
   absl::Status status;
   for (size_t i = 0; i < order.size() && status.ok(); ++i) {
-    status = file.AppendUnchecked(order[i]->bytes);
+    status = AppendTo(file, order[i]->bytes);
   }
+  has_failed.store(!status.ok());
   computed.get();
   WEFT_RETURN_IF_ERROR(status);
   for (const BufferPart* part : order) file.AddChecksum(checksums[part], part->bytes.size());

@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,6 +65,9 @@ class CheckpointWriter {
   // Checksums are computed by another thread while this one writes: sooner done where a core is
   // idle, else one more pass over memory.
   void set_checksums_beside(bool beside) { checksums_beside_ = beside; }
+  // Asked before each megabyte of a shard, and before that is synced: where it says true,
+  // WriteShard is Cancelled and leaves no part of the shard. Null: a shard is written to its end.
+  void set_gives_up(std::function<bool()> gives_up) { gives_up_ = std::move(gives_up); }
   // Where time goes from now on; null: it is not measured. `times` outlives this object.
   void set_times(SaveTimes* times) { times_ = times; }
 
@@ -88,6 +92,8 @@ class CheckpointWriter {
   absl::StatusOr<Checksums> WriteParts(const std::vector<const BufferPart*>& order,
                                        SafetensorsWriter& file) const;
   absl::Status CheckParts(int rank, absl::Span<const BufferPart> parts) const;
+  absl::Status CheckGoesOn() const;
+  absl::Status AppendTo(SafetensorsWriter& file, absl::Span<const std::byte> bytes) const;
   absl::StatusOr<Manifest> Gather() const;
   absl::Status AddShard(int rank, Manifest& manifest) const;
   absl::Status AddNote(int rank, const std::string& text, Manifest& manifest) const;
@@ -104,6 +110,7 @@ class CheckpointWriter {
   const std::string replaced_;
   const ExchangeNames exchange_;
   SaveTimes* times_ = nullptr;
+  std::function<bool()> gives_up_;
   bool checksums_beside_ = false;
 };
 

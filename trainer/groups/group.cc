@@ -276,7 +276,8 @@ absl::StatusOr<Pending> Group::ReduceScatter(at::Tensor shard, at::Tensor full, 
     auto work = nccl_->ReduceScatter(full.data_ptr(), shard.data_ptr(), Count(shard), type, op);
     return LaunchedOnGpu(std::move(pending), work, {std::move(shard), std::move(full)});
   }
-  communicator_->SetPriority(Priority::kLow);  // gradients: nobody waits for them before the step
+  // Gradients: nobody waits for them before the step.
+  communicator_->SetPriority(PriorityOf(Priority::kLow));
   at::Tensor from = Outgoing(full), to = Incoming(shard, pending);
   pending.work =
       communicator_->ReduceScatter(from.data_ptr(), to.data_ptr(), Count(shard), type, op);
@@ -300,7 +301,7 @@ absl::StatusOr<Pending> Group::AllGather(at::Tensor full, at::Tensor shard) {
     auto work = nccl_->AllGather(shard.data_ptr(), full.data_ptr(), Count(shard), type);
     return LaunchedOnGpu(std::move(pending), work, {std::move(shard), std::move(full)});
   }
-  communicator_->SetPriority(Priority::kNormal);  // the next layer's parameters
+  communicator_->SetPriority(PriorityOf(Priority::kNormal));  // the next layer's parameters
   at::Tensor from = Outgoing(shard), to = Incoming(full, pending);
   pending.work = communicator_->AllGather(from.data_ptr(), to.data_ptr(), Count(shard), type);
   pending.tensors = {std::move(from), std::move(to)};
@@ -315,7 +316,7 @@ absl::StatusOr<Pending> Group::AllReduceSum(at::Tensor tensor) {
     auto work = nccl_->AllReduce(tensor.data_ptr(), Count(tensor), type, ReduceOp::kSum);
     return LaunchedOnGpu(std::move(pending), work, {std::move(tensor)});
   }
-  communicator_->SetPriority(Priority::kNormal);
+  communicator_->SetPriority(PriorityOf(Priority::kNormal));
   at::Tensor memory = Outgoing(tensor);
   if (GoesDeviceWay(tensor)) pending.arrivals.emplace_back(memory, tensor);
   pending.work = communicator_->AllReduce(memory.data_ptr(), memory.data_ptr(), Count(tensor), type,
@@ -582,6 +583,12 @@ absl::Status Group::Agree(const absl::Status& status, absl::Status& agreed) {
     break;
   }
   return absl::OkStatus();
+}
+
+bool Group::has_failed() const {
+  if (size() == 1) return false;
+  return (session_ != nullptr && !session_->failure().ok()) ||
+         (communicator_ != nullptr && !communicator_->status().ok());
 }
 
 absl::Status Group::RunTogether(const std::function<absl::Status()>& work, absl::Status& agreed,

@@ -104,6 +104,9 @@ class Group {
   void Abort(const absl::Status& why) {
     if (communicator_ != nullptr) communicator_->Abort(why);
   }
+  // Whether RunTogether fails, whatever its work comes to; never in a group of one. Any thread,
+  // while the group lives.
+  bool has_failed() const;
   // Whether all ranks are there, as the communicator knows without asking them: a function for
   // other threads, which may outlive the group.
   std::function<absl::Status()> HealthCheck() const;
@@ -121,6 +124,9 @@ class Group {
   // at the beginning.
   void set_overlaps(bool overlaps) { overlaps_ = overlaps; }
   bool overlaps() const { return overlaps_; }
+  // Computation waits for the group's collectives of tensors, so that they go before parameters and
+  // gradients on the links that they share; on a GPU NcclUse::high_priority says so.
+  void set_awaited(bool awaited) { awaited_ = awaited; }
   // Time blocked in Wait, and in Sum when called through Exposed, since the last call.
   double TakeExposedSeconds();
   void AddExposed(int64_t start_ns, int64_t end_ns, const char* name);
@@ -194,6 +200,9 @@ class Group {
   absl::StatusOr<Pending> ReduceScatter(at::Tensor shard, at::Tensor full,
                                         collectives::ReduceOp op);
   bool TakesNccl(const at::Tensor& tensor) const;
+  collectives::Priority PriorityOf(collectives::Priority usual) const {
+    return awaited_ ? collectives::Priority::kHigh : usual;
+  }
   // The channel's, for a tensor that takes it; else null.
   NcclCollectives* ChannelOf(std::optional<uint32_t> channel, const at::Tensor& tensor) const;
   // `pending` with the work of `by` and its tensors.
@@ -223,7 +232,7 @@ class Group {
   Trace* trace_ = nullptr;
   Tracks tracks_;
   int64_t step_ = 0;
-  bool overlaps_ = true;
+  bool overlaps_ = true, awaited_ = false;
   int64_t exposed_ns_ = 0;
   int64_t last_end_ns_ = 0;  // of the newest span on the group's track
 };

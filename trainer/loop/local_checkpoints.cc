@@ -51,6 +51,7 @@ absl::StatusOr<Manifest> LocalCheckpoints::Write(int64_t step, const std::vector
                                                  absl::Status& failure, SaveTimes& times) {
   CheckpointWriter writer(folder_, step, group.size());
   writer.set_times(&times);
+  writer.set_gives_up([&group] { return group.has_failed(); });
   times.CountSave();
   absl::StatusOr<std::string> note;
   std::optional<SaveTimes::Scope> scope;

@@ -36,7 +36,8 @@ class LocalCheckpoints {
   void FoundDamaged(int64_t step) { damaged_.insert(step); }
 
   // Writes this rank's shard, and the manifest of all, which it returns. Returns an error when the
-  // group fails; `failure`: why there is no new checkpoint.
+  // group fails, which ends this rank's writing at its next megabyte; `failure`: why there is no
+  // new checkpoint.
   absl::StatusOr<Manifest> Write(int64_t step, const std::vector<BufferPart>& parts,
                                  const CheckpointState& state, Group& group, absl::Status& failure,
                                  SaveTimes& times);

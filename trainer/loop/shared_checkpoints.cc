@@ -71,6 +71,7 @@ absl::Status SharedCheckpoints::Write(int64_t step, const std::vector<BufferPart
   SaveTimes& times = *pruning_->times;
   writer.set_times(&times);
   writer.set_checksums_beside(cores_are_idle);
+  writer.set_gives_up([&group] { return group.has_failed(); });
   times.CountSave();
   std::optional<SaveTimes::Scope> scope;
   WEFT_RETURN_IF_ERROR(group.RunTogether(

@@ -43,8 +43,9 @@ class SharedCheckpoints {
   void Resumed(const LatestCheckpoint& own, const LatestCheckpoint& remote);
 
   // All ranks of `group` together: writes a checkpoint, and begins to delete old ones in the
-  // background. Returns an error when the group fails; `failure`, the same on all ranks, is why
-  // there is no new checkpoint: then nothing of it is left and older ones are whole.
+  // background. Returns an error when the group fails, which ends this rank's writing at its next
+  // megabyte; `failure`, the same on all ranks, is why there is no new checkpoint: then nothing of
+  // it is left and older ones are whole.
   // `cores_are_idle`: whether a second thread may compute checksums.
   absl::Status Write(int64_t step, const std::vector<BufferPart>& parts,
                      const CheckpointState& state, Group& group, bool cores_are_idle,

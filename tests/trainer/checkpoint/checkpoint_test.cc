@@ -216,6 +216,35 @@ TEST_F(CheckpointTest, ChecksumsOfAnotherThreadAreThoseOfTheFile) {
   }
 }
 
+// Of three pieces: before the second of them, and before the shard is synced.
+TEST_F(CheckpointTest, AShardThatIsGivenUpLeavesTheEarlierCheckpoint) {
+  Write(1, 1);
+  const std::vector<std::byte> bytes(3 << 20, std::byte{7});
+  BufferPart part{"w", DType::kU8, static_cast<int64_t>(bytes.size())};
+  part.bytes = bytes;
+  for (const bool beside : {false, true}) {
+    CheckpointWriter writer(folder_.path(), 2, 1);
+    writer.set_checksums_beside(beside);
+    for (const int last : {2, 4}) {
+      int asked = 0;
+      writer.set_gives_up([&] { return ++asked == last; });
+      const absl::Status status = writer.WriteShard(0, {part});
+      EXPECT_TRUE(absl::IsCancelled(status)) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(writer.temporary()));
+      EXPECT_EQ(asked, last);
+      EXPECT_TRUE(fs::is_empty(writer.temporary()));
+      const auto latest = FindLatest(folder_.path());
+      ASSERT_TRUE(latest.ok()) << latest.status();
+      EXPECT_EQ(latest->step, 1);
+    }
+    writer.set_gives_up([] { return false; });
+    ASSERT_TRUE(writer.WriteShard(0, {part}).ok());
+    ASSERT_TRUE(writer.Commit({}).ok());
+    EXPECT_EQ(FindLatest(folder_.path())->step, 2);
+    fs::remove_all(Path(2));
+  }
+}
+
 TEST_F(CheckpointTest, RefusesRangesAndNamesThatAreNone) {
   Write(1, 2);
   auto reader = Open(1);
