@@ -43,8 +43,11 @@ class Run:
         return values[len(values) // 2]
 
     def spans(self) -> list[dict]:
+        """With the name of each one's track."""
         events = json.loads((self._folder / "trace.json").read_text())["traceEvents"]
-        return [event for event in events
+        tracks = {(event["pid"], event["tid"]): event["args"]["name"]
+                  for event in events if event["ph"] == "M" and event["name"] == "thread_name"}
+        return [dict(event, track=tracks[event["pid"], event["tid"]]) for event in events
                 if event["ph"] == "X" and event["args"].get("step", 0) > self._warm_up]
 
 

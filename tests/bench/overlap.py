@@ -2,15 +2,22 @@
 
 Ranks train with weft-train under weft-run, each on a host of its own (network namespaces, links shaped by tbf), three
 runs a turn: links as fast as the machine makes them, links shaped with this axis' overlap switched off
-(parallel.overlap, parallel.receives_ahead), links shaped with it. Shaped links also have a delay (--delay) where the
-kernel has netem; where it does not, standard error says so, and each row's case. `peer` is all communication of a
-step: what rank 0 waits for it without overlap. `ours` is what it waits with. The pipeline's bubble is part of neither
-(bubble_seconds of metrics.jsonl); what rank 0 waits on fast links, for unequal ranks, is taken off both. `ratio` is how
-much of the communication there is for each second exposed; the case says the exposed share beside its goal: 1/10, and
-for data parallelism 1/(2 vpp), with vpp chunks of the model a rank: 1/2 on two ranks, and 1/4 on two replicas of an
-interleaved pipeline of two stages. The latter has four ranks: on fewer cores they wait for cores as well, on fast links
-as on shaped ones, and the computation of one rank may hide what another one waits for. Computation is real, one thread
-a rank.
+(parallel.overlap, parallel.receives_ahead), links shaped with it. Shaped links also have a delay where the kernel has
+netem; where it does not, standard error says so, and each row's case. `peer` is all communication of a step: what rank
+0 waits for it without overlap. `ours` is what it waits with. The pipeline's bubble is part of neither (bubble_seconds
+of metrics.jsonl); what rank 0 waits on fast links, for unequal ranks, is taken off both. `ratio` is how much of the
+communication there is for each second exposed; the case says the exposed share beside its goal: 1/10, and for data
+parallelism 1/(2 vpp), with vpp chunks of the model a rank: 1/2 on two ranks, and 1/4 on two replicas of an interleaved
+pipeline of two stages. The latter has four ranks: on fewer cores they wait for cores as well, on fast links as on
+shaped ones, and the computation of one rank may hide what another one waits for. Computation is real, one thread a
+rank.
+
+Links are chosen by the machine (_links.py), from the trace of the first turn's run on fast links: what the axis moves a
+step, and the computation that could hide it, which is what rank 0 computes between the call of an exchange and the
+moment that needs its result; for a pipeline, a forward pass for each message that stage 0 receives. The rate is such
+that all communication takes --part of that computation. --rate and --delay fix both instead. The row has what was
+chosen, and `no_compute_left_seconds`: what even such a link, used to its full rate from every call on, would expose,
+because no computation is left between call and need. It is part of `ours`; the goal is of all communication.
 
 The rows "bubble" are measured in one host's memory: `ours` is the part of the step's passes, from the first to the
 last on any stage, in which a stage ran none; `peer` is theory, with the mean durations that the run had.
@@ -27,6 +34,7 @@ import subprocess
 import sys
 import tempfile
 
+import _links
 import _shaped
 from _bench import BIN, say
 from _shaped import Hosts, Run, netns
@@ -36,35 +44,43 @@ WARM_UP = 3
 VOCABULARY = 512  # small: the embedding is as small a part of the model as in large ones
 COMMON = ["train.precision=fp32", "train.threads=1", "train.peak_tflops=1", "validation.every=0",
           "validation.batches=1", "sample.tokens=0", "checkpoint.every=0"]
-# Mbit/s: slow enough that communication is a good part of the step, fast enough that computation could hide it, and
-# what tbf keeps on two busy cores.
-Case = collections.namedtuple("Case", "axis mbit goal off settings hosts", defaults=[2])
+# bare: what no computation is left for, by the order of a step.
+Case = collections.namedtuple("Case", "axis goal off bare settings hosts", defaults=[2])
+AXIS_RANKS = 2  # of each case's axis
 GPT = ["model.layers=4", "model.hidden=256", "model.heads=4"]
-PIPELINE = [*GPT, "model.sequence=128", "train.global_batch=32", "train.micro_batch=1", "parallel.pipeline=2",
-            "parallel.stages=even"]
+MICRO_BATCHES_OF_PIPELINE = 32
+PIPELINE = [*GPT, "model.sequence=128", f"train.global_batch={MICRO_BATCHES_OF_PIPELINE}", "train.micro_batch=1",
+            "parallel.pipeline=2", "parallel.stages=even"]
 CASES = {
-    "data": Case("data", 300, 0.5, "parallel.overlap=none",
+    "data": Case("data", 0.5, "parallel.overlap=none", "the last reduce-scatter and the first layers' all-gathers",
                  [*GPT, "model.layers=6", "model.sequence=256", "train.global_batch=16",
                   "parallel.bucket_bytes=1MiB"]),
-    "data, 2 chunks a stage": Case("data", 300, 0.25, "parallel.overlap=none",
+    "data, 2 chunks a stage": Case("data", 0.25, "parallel.overlap=none",
+                                   "what the first passes of the first micro-batch and the last ones of the last "
+                                   "micro-batch are too short for",
                                    [*GPT, "model.layers=8", "model.sequence=256", "train.global_batch=16",
                                     "train.micro_batch=1", "parallel.pipeline=2", "parallel.schedule=interleaved",
                                     "parallel.chunks=2", "parallel.stages=even", "parallel.bucket_bytes=1MiB"],
                                    hosts=4),
-    "tensor": Case("tensor", 500, 0.1, "parallel.overlap=none",
+    "tensor": Case("tensor", 0.1, "parallel.overlap=none",
+                   "the first piece of a gather, the last of a reduce-scatter, the embedding's exchange",
                    ["model.layers=4", "model.hidden=1024", "model.heads=8", "model.sequence=256",
                     "model.block=parallel", "train.global_batch=4", "parallel.tensor=2",
                     "parallel.tensor_chunks=16"]),
-    "context": Case("context", 500, 0.1, "parallel.overlap=none",
+    "context": Case("context", 0.1, "parallel.overlap=none", "hops longer than their part of the rank's own keys",
                     ["model.layers=2", "model.hidden=128", "model.heads=2", "model.sequence=8192",
                      "train.global_batch=1", "parallel.context=2"]),
-    "pipeline, gpipe": Case("pipeline", 400, 0.1, "parallel.receives_ahead=0",
+    "pipeline, gpipe": Case("pipeline", 0.1, "parallel.receives_ahead=0", "the first message each way",
                             [*PIPELINE, "parallel.schedule=gpipe"]),
-    "pipeline, 1f1b": Case("pipeline", 400, 0.1, "parallel.receives_ahead=0",
+    "pipeline, 1f1b": Case("pipeline", 0.1, "parallel.receives_ahead=0",
+                           "a message of every micro-batch: the loop of two micro-batches through both stages has "
+                           "no slack",
                            [*PIPELINE, "parallel.schedule=1f1b"]),
-    "pipeline, interleaved": Case("pipeline", 400, 0.1, "parallel.receives_ahead=0",
+    "pipeline, interleaved": Case("pipeline", 0.1, "parallel.receives_ahead=0",
+                                  "the messages of the passes in which the pipeline fills and empties",
                                   [*PIPELINE, "parallel.schedule=interleaved"]),
-    "expert": Case("expert", 300, 0.1, "parallel.overlap=none",
+    "expert": Case("expert", 0.1, "parallel.overlap=none",
+                   "the counts, and what of the first dispatch and the last return is longer than a rank's own rows",
                    ["model.style=mixtral", "model.layers=2", "model.hidden=256", "model.heads=4", "model.ffn=2048",
                     "model.experts=8", "model.experts_per_token=1", "model.sequence=256", "train.global_batch=8",
                     "parallel.expert=2"]),
@@ -78,15 +94,29 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=13, help=f"of each run; the first {WARM_UP} do not count")
     parser.add_argument("--quick", action="store_true", help="one turn of 7 steps each")
-    parser.add_argument("--delay", type=int, default=50, help="us of each shaped link, one way, where there is netem")
+    parser.add_argument("--part", type=float, default=0.5,
+                        help="of the computation that could hide an axis' communication, that it takes: sets the rate")
+    parser.add_argument("--rate", type=int, metavar="MBIT", help="of each shaped link (default: by --part)")
+    parser.add_argument("--delay", type=int, metavar="US",
+                        help="of each shaped link, one way, where there is netem (default: "
+                             f"{_links.MOST_DELAY_US}, less where turns would take more than "
+                             f"{_links.DELAY_PART} of the communication)")
     parser.add_argument("--case", choices=[*CASES, "bubble"], action="append")
     options = parser.parse_args()
+    if not 0 < options.part <= 1:
+        parser.error(f"--part {options.part}: above 0, at most 1")
+    if options.rate is not None and options.rate < 1:
+        parser.error(f"--rate {options.rate}: at least 1 Mbit/s")
+    if options.delay is not None and options.delay < 0:
+        parser.error(f"--delay {options.delay}: at least 0 us")
     if options.quick:
         options.repeats, options.steps = 1, 7
+    if options.steps < WARM_UP + 2:
+        parser.error(f"--steps {options.steps}: at least {WARM_UP + 2}, of which {WARM_UP} do not count")
     netns.enter()
     netns.require_tbf()
     netns.call(["ip", "link", "set", "lo", "up"])  # for the rows "bubble", which need no hosts
-    if options.delay and (reason := netns.why_no_netem()):
+    if options.delay != 0 and (reason := netns.why_no_netem()):
         say(f"links have no delay, since this kernel has no netem: {reason}")
         options.delay = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -102,25 +132,81 @@ def main() -> None:
                 print(json.dumps(bubble(scratch, schedule, common, options)), flush=True)
 
 
+# seconds: of computation that could hide the traffic; bare(link): seconds that none is left for.
+Step = collections.namedtuple("Step", "traffic seconds bare")
+
+
+def step_of(run: Run, case: Case) -> Step:
+    """What a step's communication is, by a run over fast links. Spans of the last step have the run's validation."""
+    last = run.rows[-1]["step"]
+    spans, steps = [span for span in run.spans() if span["args"].get("step", 0) < last], len(run.rows) - 1
+    found = _links.exchanges_of(spans, case.axis, AXIS_RANKS)
+    if case.axis != "pipeline":
+        traffic = _links.Traffic(*(value / steps for value in _links.traffic_of(found)))
+
+        def stalled(link: _links.Link) -> float:
+            by_step = dict.fromkeys((one.step for one in found), 0.0)
+            for one, seconds in zip(found, _links.stalls(found, link)):
+                by_step[one.step] += seconds
+            return statistics.median(by_step.values())
+
+        return Step(traffic, _links.hideable(found) / steps, stalled)
+    received = [one for one in found if one.name == "receive"]
+    traffic = _links.Traffic(sum(one.bytes for one in received) / steps, len(received) / steps)
+    seconds = {kind: statistics.mean(span["dur"] * 1e-6 for span in spans if span["name"] == kind)
+               for kind in ("forward", "backward")}
+    schedule = next(setting.split("=")[1] for setting in case.settings if setting.startswith("parallel.schedule="))
+
+    def bare(link: _links.Link) -> float:
+        message = traffic.bytes / traffic.turns * 8 / (link.mbit * 1e6)
+        with_messages, without = (
+            _links.waits_of_first_stage(schedule, AXIS_RANKS, MICRO_BATCHES_OF_PIPELINE,
+                                        2 if schedule == "interleaved" else 1, seconds, *each)
+            for each in ((message, link.delay_us * 1e-6), (0.0, 0.0)))
+        return with_messages - without
+
+    return Step(traffic, traffic.turns * min(seconds.values()), bare)
+
+
 def overlap(hosts: Hosts, scratch: pathlib.Path, name: str, case: Case, common: list, options) -> dict:
     waits, seconds = collections.defaultdict(list), collections.defaultdict(list)
+    step, link = None, None
+
+    def train(what: str, turn: int, shape: _links.Link | None, more: list) -> Run:
+        hosts.shape(shape and shape.mbit)
+        hosts.delay(shape.delay_us if shape else 0)
+        run = hosts.train(scratch / f"{name.replace(', ', '-').replace(' ', '-')}-{what}-{turn}",
+                          [*common, *case.settings, *more], WARM_UP)
+        waits[what].append(run.median(f"exposed_{case.axis}_seconds"))
+        seconds[what].append(run.median("step_seconds"))
+        return run
+
     for turn in range(options.repeats):
-        for what, mbit, more in (("fast", None, []), ("off", case.mbit, [case.off]), ("on", case.mbit, [])):
-            hosts.shape(mbit)
-            hosts.delay(options.delay if mbit else 0)
-            run = hosts.train(scratch / f"{name.replace(', ', '-').replace(' ', '-')}-{what}-{turn}",
-                              [*common, *case.settings, *more, "log.trace_steps=0"], WARM_UP)
-            waits[what].append(run.median(f"exposed_{case.axis}_seconds"))
-            seconds[what].append(run.median("step_seconds"))
-        say(f"overlap turn {turn + 1}, {name}: waits on fast links {waits['fast'][-1]:.3f} s, shaped {waits['off'][-1]:.3f} s, "
-            f"with overlap {waits['on'][-1]:.3f} s a step of {seconds['on'][-1]:.3f} s")
+        traced = link is None
+        fast = train("fast", turn, None, [f"log.trace_steps={options.steps if traced else 0}"])
+        if traced:
+            step = step_of(fast, case)
+            link = _links.choose(step.traffic, step.seconds, options.part, options.rate, options.delay)
+            say(f"overlap, {name}: {step.traffic.bytes / 1e6:.2f} MB in {step.traffic.turns:.0f} turns a step, "
+                f"{step.seconds:.3f} s of computation that could hide them: {link.mbit} Mbit/s, {link.delay_us} us")
+        train("off", turn, link, [case.off, "log.trace_steps=0"])
+        train("on", turn, link, ["log.trace_steps=0"])
+        say(f"overlap turn {turn + 1}, {name}: waits on fast links {waits['fast'][-1]:.3f} s, shaped "
+            f"{waits['off'][-1]:.3f} s, with overlap {waits['on'][-1]:.3f} s a step of {seconds['on'][-1]:.3f} s")
     fast, off, on = (statistics.median(waits[what]) for what in ("fast", "off", "on"))
     total, exposed = max(off - fast, 1e-9), max(on - fast, 1e-9)
-    link = f"{case.mbit} Mbit/s, " + (f"{options.delay} us" if options.delay else "no delay")
-    return {"name": "overlap", "case": f"{name}, {link}: exposed {exposed / total:.2f} of it, goal {case.goal}",
+    bare = step.bare(link)
+    words = f"{link.mbit} Mbit/s, " + (f"{link.delay_us} us" if link.delay_us else "no delay")
+    return {"name": "overlap",
+            "case": f"{name}, {words}: exposed {exposed / total:.2f} of it, goal {case.goal}; no computation is left "
+                    f"for {bare / total:.2f}: {case.bare}",
             "ours": exposed, "peer": total, "peer_name": "all communication", "unit": "s a step",
             "ratio": total / exposed, "repeats": options.repeats, "exposed_share": exposed / total,
-            "delay_us": options.delay,
+            "goal": case.goal, "mbit": link.mbit, "delay_us": link.delay_us,
+            "bytes_per_step": step.traffic.bytes, "turns_per_step": step.traffic.turns,
+            "communication_by_link_seconds": _links.seconds_of(step.traffic, link),
+            "could_hide_seconds": step.seconds, "no_compute_left_seconds": bare,
+            "no_compute_left_share": bare / total, "no_compute_left": case.bare,
             "step_seconds": {what: statistics.median(values) for what, values in seconds.items()}}
 
 

@@ -251,6 +251,7 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
                           make("ends", {pipeline.members.front(), pipeline.members.back()}));
   }
   groups.SetOverlap(config.overlap);
+  groups.tensor->set_awaited(true);
   return groups;
 }
 

@@ -73,20 +73,49 @@ ExpertAxis::Plan ExpertAxis::MakePlan(const at::Tensor& counts,
   return plan;
 }
 
+ExpertAxis::PieceParts ExpertAxis::PartsOf(const Plan& plan, int piece) const {
+  const size_t p = static_cast<size_t>(piece), rank = static_cast<size_t>(group_->rank());
+  const int64_t begin = plan.PieceBegin(piece), end = begin + plan.PieceRows(piece);
+  const auto own = static_cast<int64_t>(plan.received_at[p][rank]);
+  const auto rows = static_cast<int64_t>(plan.received[p][rank]);
+  return {{begin, own - begin}, {own, rows}, {own + rows, end - own - rows}};
+}
+
+std::vector<size_t> ExpertAxis::OfOthers(std::vector<size_t> counts) const {
+  counts[static_cast<size_t>(group_->rank())] = 0;
+  return counts;
+}
+
 Pending ExpertAxis::StartDispatch(const Plan& plan, int piece, const at::Tensor& rows,
                                   const at::Tensor& received) const {
   const size_t p = static_cast<size_t>(piece);
-  return ValueOrThrow(group_->ExchangeRows(received, {plan.received[p], plan.received_at[p]}, rows,
-                                           {plan.sent[p], plan.sent_at[p]}, plan.typical_rows,
+  const std::vector<size_t> arriving = OfOthers(plan.received[p]), leaving = OfOthers(plan.sent[p]);
+  return ValueOrThrow(group_->ExchangeRows(received, {arriving, plan.received_at[p]}, rows,
+                                           {leaving, plan.sent_at[p]}, plan.typical_rows,
                                            "dispatch", "wait_dispatch"));
 }
 
 Pending ExpertAxis::StartReturn(const Plan& plan, int piece, const at::Tensor& received,
                                 const at::Tensor& rows) const {
   const size_t p = static_cast<size_t>(piece);
-  return ValueOrThrow(group_->ExchangeRows(rows, {plan.sent[p], plan.sent_at[p]}, received,
-                                           {plan.received[p], plan.received_at[p]},
-                                           plan.typical_rows, "return", "wait_return"));
+  const std::vector<size_t> arriving = OfOthers(plan.sent[p]), leaving = OfOthers(plan.received[p]);
+  return ValueOrThrow(group_->ExchangeRows(rows, {arriving, plan.sent_at[p]}, received,
+                                           {leaving, plan.received_at[p]}, plan.typical_rows,
+                                           "return", "wait_return"));
+}
+
+void ExpertAxis::CopyOwnThere(const Plan& plan, int piece, const at::Tensor& rows,
+                              const at::Tensor& received) const {
+  const PieceParts::Part own = PartsOf(plan, piece).own;
+  if (own.rows == 0) return;
+  received.narrow(0, own.begin, own.rows).copy_(rows.narrow(0, OwnSentAt(plan, piece), own.rows));
+}
+
+void ExpertAxis::CopyOwnBack(const Plan& plan, int piece, const at::Tensor& received,
+                             const at::Tensor& rows) const {
+  const PieceParts::Part own = PartsOf(plan, piece).own;
+  if (own.rows == 0) return;
+  rows.narrow(0, OwnSentAt(plan, piece), own.rows).copy_(received.narrow(0, own.begin, own.rows));
 }
 
 void ExpertAxis::Wait(Pending& pending) const { ThrowIfError(group_->Wait(pending)); }

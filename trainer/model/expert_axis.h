@@ -8,8 +8,10 @@
 //
 // Rows go in pieces: a piece is a part of the rows of the i-th expert of every rank, so that one
 // piece is multiplied while the next arrives and the one before goes back. Within a piece the rows
-// of a rank are behind those of the ranks before it. Used by one thread. The errors of collectives
-// are thrown as StatusError.
+// of a rank are behind those of the ranks before it. A rank copies the rows that it has for its own
+// experts, so that they are there at once: those of the first piece are multiplied while the first
+// exchange is under way, those of the last piece while the last one is. Used by one thread. The
+// errors of collectives are thrown as StatusError.
 #ifndef WEFT_TRAINER_MODEL_EXPERT_AXIS_H_
 #define WEFT_TRAINER_MODEL_EXPERT_AXIS_H_
 
@@ -54,21 +56,41 @@ class ExpertAxis {
       return static_cast<int64_t>(received_at[static_cast<size_t>(piece)][0]);
     }
   };
+  // Rows of a piece, as received: those of this rank, and those before and behind them.
+  struct PieceParts {
+    struct Part {
+      int64_t begin = 0, rows = 0;
+    };
+    Part before, own, behind;
+  };
+  PieceParts PartsOf(const Plan& plan, int piece) const;
   // `counts`: int64 [experts], this rank's rows for each expert. Returns int64 [ranks, experts
   // here + 1]: the rows of every rank for the experts here, and all rows that it sends.
   at::Tensor ExchangeCounts(const at::Tensor& counts) const;
   Plan MakePlan(const at::Tensor& counts, const at::Tensor& counts_here) const;
 
-  // Rows of one piece to the ranks of their experts: from `rows` [rows sent, width] into `received`
-  // [rows received, width].
+  // Rows of one piece to the ranks of their experts, without this rank's own: from `rows` [rows
+  // sent, width] into `received` [rows received, width].
   Pending StartDispatch(const Plan& plan, int piece, const at::Tensor& rows,
                         const at::Tensor& received) const;
   // And back.
   Pending StartReturn(const Plan& plan, int piece, const at::Tensor& received,
                       const at::Tensor& rows) const;
   void Wait(Pending& pending) const;
+  // This rank's own rows of one piece, the same two ways: copied when the call returns.
+  void CopyOwnThere(const Plan& plan, int piece, const at::Tensor& rows,
+                    const at::Tensor& received) const;
+  void CopyOwnBack(const Plan& plan, int piece, const at::Tensor& received,
+                   const at::Tensor& rows) const;
 
  private:
+  // `counts` by rank, without this rank's own.
+  std::vector<size_t> OfOthers(std::vector<size_t> counts) const;
+  int64_t OwnSentAt(const Plan& plan, int piece) const {
+    return static_cast<int64_t>(
+        plan.sent_at[static_cast<size_t>(piece)][static_cast<size_t>(group_->rank())]);
+  }
+
   Group* const group_;
   const int64_t experts_;
   const int pieces_of_expert_;

@@ -62,9 +62,11 @@ void ActivatedBackward(const ModelConfig& config, const at::Tensor& dy, const at
   });
 }
 
-// Sends `rows` piece by piece into `received`, calls body(expert, first row, rows) for each piece
-// there, which writes those rows of `results`, and sends them back into the rows of what it
-// returns; the last are under way as it returns.
+// Sends `rows` piece by piece into `received`, calls body(expert, first row, rows) for the rows of
+// each piece, which writes those rows of `results`, and sends them back into the rows of what it
+// returns; the last are under way as it returns. Nothing of another rank is there when the first
+// piece begins, and no piece is left to hide the last one's way back, so that a rank multiplies its
+// own rows of the first piece before the others', and of the last piece behind them.
 struct RoundTrip {
   at::Tensor returned;
   std::vector<Pending> pending;
@@ -72,18 +74,31 @@ struct RoundTrip {
 template <typename Body>
 RoundTrip GoRound(const ExpertAxis& axis, const Plan& plan, const at::Tensor& rows,
                   const at::Tensor& received, const at::Tensor& results, Body body) {
+  using Part = ExpertAxis::PieceParts::Part;
   RoundTrip trip{at::empty_like(rows), {}};
+  const int last = axis.pieces() - 1;
   Pending arriving = axis.StartDispatch(plan, 0, rows, received);
-  for (int piece = 0; piece < axis.pieces(); ++piece) {
+  for (int piece = 0; piece <= last; ++piece) {
     Pending next;
-    if (piece + 1 < axis.pieces()) next = axis.StartDispatch(plan, piece + 1, rows, received);
+    if (piece < last) next = axis.StartDispatch(plan, piece + 1, rows, received);
+    const auto multiply = [&](const Part& part) {
+      if (part.rows == 0) return;
+      body(static_cast<size_t>(piece / axis.pieces_of_expert()), part.begin, part.rows);
+    };
+    const ExpertAxis::PieceParts parts = axis.PartsOf(plan, piece);
+    axis.CopyOwnThere(plan, piece, rows, received);
+    if (piece == 0) multiply(parts.own);
     axis.Wait(arriving);
     arriving = std::move(next);
-    if (plan.PieceRows(piece) > 0) {
-      body(static_cast<size_t>(piece / axis.pieces_of_expert()), plan.PieceBegin(piece),
-           plan.PieceRows(piece));
+    if (piece == 0 || piece == last) {
+      multiply(parts.before);
+      multiply(parts.behind);
+    } else {
+      multiply({plan.PieceBegin(piece), plan.PieceRows(piece)});
     }
     trip.pending.push_back(axis.StartReturn(plan, piece, results, trip.returned));
+    if (piece == last && piece > 0) multiply(parts.own);
+    axis.CopyOwnBack(plan, piece, results, trip.returned);
   }
   return trip;
 }

@@ -21,6 +21,8 @@ namespace weft::train {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // By counting the ranks of each expert in each group: 0 where these are not as many everywhere.
 int CountedExpertRanks(const ParallelSizes& sizes, int group) {
@@ -158,6 +160,29 @@ TEST(ParallelGroupsTest, ExpertsStateIsSharedWithinTheGroupsOfTheOthers) {
       }
     });
   }
+}
+
+// Gradients of the data axis and activations of the tensor axis may share a link.
+TEST(ParallelGroupsTest, ActivationsGoBeforeGradients) {
+  collectives::RunRanks(4, {}, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
+    const absl::StatusOr<TrainConfig> config = LoadTrainConfig("", {"parallel.tensor=2"}, "tiny");
+    ASSERT_TRUE(config.ok()) << config.status();
+    const absl::StatusOr<ParallelGroups> groups = ParallelGroups::Create(*config, endpoint);
+    ASSERT_TRUE(groups.ok()) << groups.status();
+    const at::Tensor full = at::ones({1 << 18}), shard = at::empty({1 << 17});
+    const auto reduce = [&](Group& group) {
+      absl::StatusOr<Pending> pending = group.ReduceScatterSum(shard, full);
+      ASSERT_TRUE(pending.ok()) << pending.status();
+      const absl::Status status = group.Wait(*pending);
+      EXPECT_TRUE(status.ok()) << status;
+    };
+    EXPECT_THAT(endpoint->Describe(), Not(HasSubstr("priority high")));
+    reduce(*groups->tensor);
+    EXPECT_THAT(endpoint->Describe(), HasSubstr("priority high: 1 works"));
+    EXPECT_THAT(endpoint->Describe(), Not(HasSubstr("priority low")));
+    reduce(*groups->data);
+    EXPECT_THAT(endpoint->Describe(), HasSubstr("priority low: 1 works"));
+  });
 }
 
 }  // namespace
