@@ -33,6 +33,7 @@
 #include "collectives/recovery.h"
 #include "collectives/rendezvous/warm_process.h"
 #include "tools/command_line.h"
+#include "topology/host/affinity.h"
 #include "topology/job/mesh.h"
 #include "trainer/config.h"
 #include "trainer/data/dataset_info.h"
@@ -82,11 +83,16 @@ void KeepMemory() {
   mallopt(M_TOP_PAD, 64 << 20);
 }
 
-int ComputeThreads(const TrainConfig& config, const collectives::JobEnvironment& environment) {
+// What is given of them; 0: nothing.
+int GivenThreads(const TrainConfig& config) {
   if (config.threads > 0) return config.threads;
   int threads = 0;
   const char* openmp = std::getenv("OMP_NUM_THREADS");
-  if (openmp != nullptr && absl::SimpleAtoi(openmp, &threads) && threads > 0) return threads;
+  return openmp != nullptr && absl::SimpleAtoi(openmp, &threads) ? std::max(threads, 0) : 0;
+}
+
+int ComputeThreads(const TrainConfig& config, const collectives::JobEnvironment& environment) {
+  if (const int given = GivenThreads(config); given > 0) return given;
   int cores = static_cast<int>(std::thread::hardware_concurrency());
   return std::max(1, cores / std::max(1, environment.local_world_size));
 }
@@ -104,6 +110,7 @@ struct Command {
   RecoveryPhases phases;             // of this process; told by Run
   RunData data;                      // open once Run, or a spare process, has come so far
   double peak_flops = 0;
+  std::string core_choice;
   int ranks = 0;
   int ranks_per_host = 0;
   int vocabulary = 0;      // with --check; 0: the data's
@@ -234,6 +241,7 @@ struct Command {
   absl::Status Check() const {
     WEFT_ASSIGN_OR_RETURN(TrainConfig config, Config());
     WEFT_RETURN_IF_ERROR(FindVocabulary(config));
+    config.threads = GivenThreads(config);
     WEFT_ASSIGN_OR_RETURN(const Bytes gpu, GpuMemory(config));
     WEFT_ASSIGN_OR_RETURN(const Settings settings, Settings::FromEnvironment());
     WEFT_ASSIGN_OR_RETURN(const auto environment, collectives::JobEnvironment::FromEnvironment());
@@ -242,13 +250,14 @@ struct Command {
       WEFT_ASSIGN_OR_RETURN(const int fewest, FewestRanks(config));
       size = std::max(environment.world_size, fewest);
     }
+    TrainConfig as_run;
     WEFT_ASSIGN_OR_RETURN(std::string text,
                           DescribeRun(config, size, ranks_per_host,
                                       environment.recover && size > 1 &&
                                           settings.Text("recovery.snapshot") == "memory",
-                                      gpu));
+                                      gpu, JobCores(), &as_run));
     std::fputs(text.c_str(), stdout);
-    return svg.empty() ? absl::OkStatus() : Draw(config, size);
+    return svg.empty() ? absl::OkStatus() : Draw(as_run, size);
   }
 
   absl::Status Draw(const TrainConfig& config, int size) const {
@@ -321,6 +330,7 @@ struct Command {
     options.phases = &phases;
     options.data = &data;
     options.peak_flops = &peak_flops;
+    options.core_choice = &core_choice;
     WEFT_ASSIGN_OR_RETURN(const bool is_over, recovery.IsOver());
     if (is_over) {
       WEFT_LOG_INFO("the job was done when the process before this one ended");

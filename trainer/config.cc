@@ -494,6 +494,10 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
   config.tensorboard = settings.Bool("train.tensorboard");
   config.tensor_parallel = static_cast<int>(settings.Integer("parallel.tensor"));
   config.tensor_chunks = static_cast<int>(settings.Integer("parallel.tensor_chunks"));
+  const std::string& gathered = settings.Text("parallel.tensor_gathered");
+  config.tensor_gathered = gathered == "again"  ? GatheredRows::kAgain
+                           : gathered == "keep" ? GatheredRows::kKeep
+                                                : GatheredRows::kAuto;
   config.context_parallel = static_cast<int>(settings.Integer("parallel.context"));
   config.context_method = settings.Text("parallel.context_method") == "ulysses"
                               ? ContextMethod::kUlysses

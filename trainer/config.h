@@ -58,6 +58,7 @@ struct OverlapAxes {
   bool expert = true;
 };
 enum class ScheduleKind { kCosine, kConstant };
+enum class GatheredRows { kAuto, kAgain, kKeep };       // parallel.tensor_gathered
 enum class ReducePrecision { kAuto, kCompute, kFp32 };  // kAuto: fp32 where micro-batches add up
 
 // How rotary frequencies are changed for longer samples than a model was trained on: all divided by
@@ -105,13 +106,16 @@ struct OptimizerConfig {
   ScheduleKind schedule = ScheduleKind::kCosine;
 };
 
+// parallel.tensor_chunks where it is left open and pieces can hide something.
+inline constexpr int kTensorChunks = 2;
+
 struct TrainConfig {
   ModelConfig model;
   OptimizerConfig optimizer;
 
   int64_t steps = 0;
   int64_t global_batch = 0;  // samples a step, over all ranks
-  int64_t micro_batch = 0;   // samples a forward pass on a rank; 0: all of its share at once
+  int64_t micro_batch = 0;   // samples a forward pass on a rank; 0: see train.micro_batch
   uint64_t seed = 0;
   DeviceKind device = DeviceKind::kCpu;
   DeviceCollectives device_collectives = DeviceCollectives::kAuto;
@@ -131,9 +135,12 @@ struct TrainConfig {
   double peak_tflops = 0;    // of one rank; 0: measured at the start
   bool tensorboard = false;  // event files in RUN/tensorboard
 
-  int tensor_parallel = 1;   // ranks that share a layer
-  int tensor_chunks = 1;     // exchanges in which their rows are moved, at most
-  int context_parallel = 1;  // ranks that share a sample
+  int tensor_parallel = 1;  // ranks that share a layer
+  // Exchanges in which their rows are moved, at most; 0: as parallel/core_share.h has it, or
+  // kTensorChunks.
+  int tensor_chunks = 1;
+  GatheredRows tensor_gathered = GatheredRows::kAuto;  // left so, as kAgain
+  int context_parallel = 1;                            // ranks that share a sample
   ContextMethod context_method = ContextMethod::kRing;
   int expert_parallel = 1;      // data-parallel ranks that share the experts of a layer
   int expert_pieces = 2;        // exchanges in which rows go to experts, at least

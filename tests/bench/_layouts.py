@@ -99,7 +99,10 @@ class Layout:
                 f"parallel.context_method={self.method}", f"parallel.pipeline={self.pipeline}",
                 f"parallel.expert={self.expert}", f"parallel.schedule={self.schedule}", f"parallel.zero={self.zero}",
                 f"parallel.zero_group={self.group}", f"train.recompute={self.recompute}",
-                f"train.micro_batch={self.micro_batch}"]
+                f"train.micro_batch={self.micro_batch}",
+                # As on many hosts, and as where the ranks of one fill its cores.
+                *(["parallel.tensor_chunks=1", "parallel.tensor_gathered=keep"] if self.trained.second else
+                  ["parallel.tensor_chunks=2", "parallel.tensor_gathered=again"])]
 
 
 def meshes() -> list[dict]:

@@ -44,6 +44,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=14, help="of each run; the first 4 do not count")
     parser.add_argument("--layout", choices=list(LAYOUTS), action="append")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="more settings of the layouts, not of the one process beside them")
     parser.add_argument("--timers-only", action="store_true")
     options = parser.parse_args()
     layouts = options.layout or list(LAYOUTS)
@@ -60,8 +62,8 @@ def main() -> None:
                 one[id(model)].append(run(scratch, f"one-{number}-{turn}", 1, model, options.steps))
             for layout in layouts:
                 ranks, settings, model = LAYOUTS[layout]
-                cut[layout].append(run(scratch, f"{layout.replace(' ', '-')}-{turn}", ranks, [*model, *settings],
-                                       options.steps))
+                cut[layout].append(run(scratch, f"{layout.replace(' ', '-')}-{turn}", ranks,
+                                       [*model, *settings, *options.set], options.steps))
                 print(f"splits turn {turn + 1}, {layout}: {cut[layout][-1]['tokens_per_second']:.0f}, "
                       f"one process {one[id(model)][-1]['tokens_per_second']:.0f} tokens/s",
                       file=sys.stderr, flush=True)

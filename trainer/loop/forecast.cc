@@ -112,13 +112,20 @@ BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, Recompu
   const int64_t activated = is_dense ? model.ffn * row : 0;
   BlockBytes bytes;
   bytes.kept = by_norms + qkv + mixed + inner + activated;
+  // Other ranks' rows of what the products by outputs read.
+  const bool keeps_gathered = parts > 1 && config.tensor_gathered == GatheredRows::kKeep;
+  const int64_t gathers =
+      model.block == BlockKind::kParallel ? 1 : int64_t{has_attention} + int64_t{is_dense};
+  if (keeps_gathered) bytes.kept += gathers * model.hidden * (rows * width - row);
   // The second half of the backward pass: gradients of the residual stream, the nonlinearity's
   // input and output. A tensor axis gathers rows and adds them up.
-  const int64_t exchanged = parts > 1 ? 2 * rows * width * model.hidden : 0;
+  const int64_t exchanged = parts > 1 ? (keeps_gathered ? 1 : 2) * rows * width * model.hidden : 0;
   bytes.transient = 2 * model.hidden * row + (has_ffn ? inner : qkv) + exchanged;
   const int64_t outputs = has_attention && has_ffn ? 2 : 1;  // into the residual stream
   bytes.until_weights = norms * model.hidden * row + mixed + activated +  // the products' inputs
                         qkv + outputs * model.hidden * row + inner;  // their outputs' gradients
+  // Other ranks' rows of the products' inputs, and as often of their outputs' gradients.
+  if (parts > 1) bytes.until_weights += 2 * gathers * model.hidden * (rows * width - row);
   if (has_ffn && model.HasExperts()) {
     const ExpertBytes experts = BytesOfExperts(config, plan, load);
     bytes.kept += experts.kept;
@@ -361,6 +368,13 @@ std::string DescribeContext(const TrainConfig& config, const StepPlan& plan) {
       Mebibytes(Bytes(2 * rows * kv_heads * width * bytes)));
 }
 
+// What this process takes beside the tensors of a run: of anonymous memory what it had before the
+// first one. When a run goes on after a failure, the process has the pages of the tensors before.
+Bytes ProgramMemory() {
+  static const Bytes before = AnonymousMemory();
+  return before;
+}
+
 Bytes HostMemory(const TrainConfig& config) {
   return config.host_memory.count() > 0 ? config.host_memory : MachineMemory();
 }
@@ -478,9 +492,22 @@ absl::Status AppendGpus(const std::vector<MemoryEstimate>& stages, Bytes gpu_mem
 
 }  // namespace
 
-absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, int ranks_per_host,
-                                        bool keeps_snapshots, Bytes gpu_memory) {
-  WEFT_ASSIGN_OR_RETURN(topology::Mesh mesh, MeshOf(config, ranks));
+CoreShare ForecastShare(const TrainConfig& config, int ranks, int ranks_per_host, int cores) {
+  const int here = ranks_per_host > 0 ? std::min(ranks, ranks_per_host) : ranks;
+  const int threads = config.threads > 0 ? config.threads : std::max(1, cores / here);
+  std::vector<RankCores> all;
+  for (int rank = 0; rank < ranks; ++rank) {
+    all.push_back({.host = rank / here, .cores = cores, .threads = threads});
+  }
+  return ShareOf(all, config.tensor_parallel);
+}
+
+namespace {
+
+// All that is said of `config` but for its `here` ranks on a host, which need `tensors`.
+absl::StatusOr<std::string> DescribeAs(const TrainConfig& config, const topology::Mesh& mesh,
+                                       int ranks, int here, const std::string& by_cores,
+                                       bool keeps_snapshots, Bytes gpu_memory, Bytes& tensors) {
   const ParallelSizes sizes = SizesOf(mesh);
   WEFT_ASSIGN_OR_RETURN(StepPlan plan, StepPlan::Make(config, sizes));
   WEFT_ASSIGN_OR_RETURN(topology::PipelineTiming timing, TimePipeline(config.model, plan));
@@ -492,6 +519,7 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
       ranks, sizes.tensor, sizes.context, sizes.data, sizes.pipeline, mesh.ToText(),
       static_cast<double>(ElementCount(GptParameters(config.model))) / 1e6, config.global_batch,
       config.model.sequence, plan.local_rows, plan.pipeline.micro_batches);
+  if (!by_cores.empty()) absl::StrAppend(&text, "cores         ", by_cores, "\n");
   if (config.model.HasExperts()) text += DescribeExperts(config, plan);
   if (sizes.context > 1) text += DescribeContext(config, plan);
   if (sizes.pipeline > 1) {
@@ -512,20 +540,42 @@ absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, in
     largest = std::max(largest, on_host);
     all += on_host * (ranks / sizes.pipeline);
   }
-  const int here = ranks_per_host > 0 ? std::min(ranks, ranks_per_host) : ranks;
-  const Bytes tensors = here == ranks ? all : largest * here;
-  const Bytes program = AnonymousMemory() * here;
-  const Bytes memory = HostMemory(config);
-  if (memory.count() > 0 && tensors + program > memory) {
-    if (!config.pack_weights) return NoPlace(config, "a host", here, tensors, program, memory);
-    TrainConfig without = config;  // as the run would do
-    without.pack_weights = false;
-    return DescribeRun(without, ranks, ranks_per_host, keeps_snapshots, gpu_memory);
-  }
-  absl::StrAppendFormat(&text, "a host        %d ranks: %.0f MiB of %.0f%s\n", here,
-                        Mebibytes(tensors + program), Mebibytes(memory),
-                        on_gpu ? ", beside the GPUs" : "");
+  tensors = here == ranks ? all : largest * here;
   return text;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> DescribeRun(const TrainConfig& given, int ranks, int ranks_per_host,
+                                        bool keeps_snapshots, Bytes gpu_memory, int cores,
+                                        TrainConfig* as_run) {
+  WEFT_ASSIGN_OR_RETURN(const topology::Mesh mesh, MeshOf(given, ranks));
+  const ParallelSizes sizes = SizesOf(mesh);
+  const int here = ranks_per_host > 0 ? std::min(ranks, ranks_per_host) : ranks;
+  const Bytes program = ProgramMemory() * here, memory = HostMemory(given);
+  TrainConfig config = given;
+  CoreShare share;
+  if (cores > 0) {
+    share = ForecastShare(given, ranks, ranks_per_host, cores);
+    FitToCores(config, sizes, share);
+  }
+  while (true) {
+    const std::string by_cores = cores > 0 ? DescribeCores(given, config, sizes, share) : "";
+    Bytes tensors;
+    WEFT_ASSIGN_OR_RETURN(std::string text, DescribeAs(config, mesh, ranks, here, by_cores,
+                                                       keeps_snapshots, gpu_memory, tensors));
+    if (memory.count() == 0 || tensors + program <= memory) {
+      absl::StrAppendFormat(&text, "a host        %d ranks: %.0f MiB of %.0f%s\n", here,
+                            Mebibytes(tensors + program), Mebibytes(memory),
+                            config.device == DeviceKind::kCuda ? ", beside the GPUs" : "");
+      if (as_run != nullptr) *as_run = config;
+      return text;
+    }
+    // As the run would do.
+    if (GiveBackMemory(config, given)) continue;
+    if (!config.pack_weights) return NoPlace(config, "a host", here, tensors, program, memory);
+    config.pack_weights = false;
+  }
 }
 
 namespace {
@@ -570,7 +620,7 @@ absl::Status CheckHostMemory(const TrainConfig& config, const StepPlan& plan, in
   WEFT_RETURN_IF_ERROR(world.Agree(mine.status()));
   WEFT_ASSIGN_OR_RETURN(const auto hosts,
                         GatherShares({absl::StrCat("host ", HostName()), mine->total(),
-                                      AnonymousMemory(), HostMemory(config)},
+                                      ProgramMemory(), HostMemory(config)},
                                      world));
   for (const auto& [host, need] : hosts) {
     const Share& sum = need.sum;

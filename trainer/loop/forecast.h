@@ -11,6 +11,7 @@
 #include "trainer/config.h"
 #include "trainer/device/device.h"
 #include "trainer/groups/group.h"
+#include "trainer/parallel/core_share.h"
 #include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
@@ -45,8 +46,13 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const S
 // InvalidArgument where the layout cannot be, or `ranks_per_host` of its ranks have no place in a
 // host's memory, or one of them none on its GPU, with the arithmetic.
 // With train.device = cuda, a rank has a GPU of `gpu_memory`, 0: of a size that is not known.
-absl::StatusOr<std::string> DescribeRun(const TrainConfig& config, int ranks, int ranks_per_host,
-                                        bool keeps_snapshots, Bytes gpu_memory = Bytes(0));
+// `cores` of a host; 0: they are not known, and decide nothing. `as_run` (may be null): the config
+// with what the run would choose by the cores and the memory.
+absl::StatusOr<std::string> DescribeRun(const TrainConfig& given, int ranks, int ranks_per_host,
+                                        bool keeps_snapshots, Bytes gpu_memory = Bytes(0),
+                                        int cores = 0, TrainConfig* as_run = nullptr);
+// How a job of `ranks` ranks shares the `cores` cores of its hosts; `ranks_per_host` 0: one host.
+CoreShare ForecastShare(const TrainConfig& config, int ranks, int ranks_per_host, int cores);
 
 // Whether the ranks of a job that has been started have place in every host's memory. All
 // ranks call it together and get the same outcome, InvalidArgument with the arithmetic.

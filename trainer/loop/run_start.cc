@@ -79,6 +79,7 @@ void PrintStart(const RunStart& start, Progress& progress) {
   if (!start.bound_threads.empty()) {
     progress.Note(absl::StrCat("compute threads ", start.bound_threads));
   }
+  if (!start.cores.empty()) progress.Note(absl::StrCat("cores: ", start.cores));
   if (start.packed.count() > 0) {
     progress.Note(absl::StrFormat("weights packed once a step: %.1f MiB (train.pack_weights)",
                                   static_cast<double>(start.packed.count()) / (1 << 20)));

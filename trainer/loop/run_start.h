@@ -28,6 +28,7 @@ struct RunStart {
   const KernelChoice& attention;
   double peak_flops = 0;
   std::string bound_threads;  // ComputeThreads::description; empty: there are none
+  std::string cores;          // DescribeCores; empty: nothing was chosen by them
   Bytes packed;               // of weights packed once a step
   bool resume = false;        // was asked for
   bool resumed = false;       // from the checkpoint `loaded_from`, after `step`; `read` of it

@@ -80,7 +80,10 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
   for (const ParameterSpec& spec : GptParameters(config_.model)) names.push_back(spec.name);
   parameters_ = std::make_unique<ParameterSets>(GptParameters(config_.model, part), names, options,
                                                 config_.optimizer, groups_, trace_);
-  if (plan_.sizes.tensor > 1) axis_.emplace(groups_->tensor.get(), config_.tensor_chunks);
+  if (plan_.sizes.tensor > 1) {
+    const int chunks = config_.tensor_chunks > 0 ? config_.tensor_chunks : kTensorChunks;
+    axis_.emplace(groups_->tensor.get(), chunks, config_.tensor_gathered == GatheredRows::kKeep);
+  }
   if (plan_.sizes.context > 1) context_.emplace(groups_->context.get(), config_.context_method);
   if (config_.model.HasExperts()) {
     experts_.emplace(groups_->expert.get(), config_.model.experts, config_.expert_pieces,

@@ -14,12 +14,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/trace.h"
+#include "topology/host/affinity.h"
 #include "trainer/data/batch_loader.h"
 #include "trainer/device/device.h"
 #include "trainer/device/graphs.h"
@@ -43,6 +46,7 @@
 #include "trainer/loop/step_trace.h"
 #include "trainer/loop/summary.h"
 #include "trainer/memory/memory.h"
+#include "trainer/parallel/core_share.h"
 #include "trainer/profile/work_time.h"
 
 namespace weft::train {
@@ -78,6 +82,7 @@ class Run {
     // A run that begins anew must not leave the old one's checkpoints to be resumed from.
     if (!options_.resume) WEFT_RETURN_IF_ERROR(checkpoints_.ExpectNone());
     WEFT_RETURN_IF_ERROR(group_.Agree(OpenData()));
+    WEFT_RETURN_IF_ERROR(ChooseByCores());
     WEFT_RETURN_IF_ERROR(CheckMemory());
     // Before parameters, gradients and the optimizer's states are touched first: the kernel puts
     // each page on the NUMA node of the thread that does.
@@ -145,12 +150,47 @@ class Run {
     return absl::OkStatus();
   }
 
-  // Without packed weights where only their copies have no room.
+  // What the config leaves open and the number of cores decides, alike on all ranks. Where some
+  // rank has been in the run before, as then: sums of other micro-batches have other last bits.
+  absl::Status ChooseByCores() {
+    const std::string before = options_.core_choice != nullptr ? *options_.core_choice : "";
+    WEFT_ASSIGN_OR_RETURN(
+        const std::vector<std::string> all,
+        group_.Gather(absl::StrCat(JobCores(), " ", options_.threads, " ", before)));
+    const ParallelSizes sizes = SizesOf(groups_.mesh);
+    bool is_chosen = false;
+    std::vector<RankCores> ranks;
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      const std::vector<std::string> words = absl::StrSplit(all[rank], ' ');
+      RankCores& one = ranks.emplace_back();
+      if (words.size() != 3 || !absl::SimpleAtoi(words[0], &one.cores) ||
+          !absl::SimpleAtoi(words[1], &one.threads)) {
+        return absl::DataLossError(absl::StrCat("rank ", rank, " sent '", all[rank],
+                                                "' as its numbers of cores and threads"));
+      }
+      is_chosen = is_chosen || TakeCoreChoice(words[2], sizes, config_);
+      one.host = rank < groups_.hosts.size() ? groups_.hosts[rank] : 0;
+    }
+    core_share_ = ShareOf(ranks, sizes.tensor);
+    if (!is_chosen) FitToCores(config_, sizes, core_share_);
+    return absl::OkStatus();
+  }
+
+  // Where there is no room otherwise, without what takes more memory to suit the cores, and then
+  // without packed weights.
   absl::Status CheckMemory() {
-    const absl::Status status = memory_.Check();
-    if (!absl::IsInvalidArgument(status) || !config_.pack_weights) return status;
-    config_.pack_weights = false;
-    return memory_.Check();
+    absl::Status status = memory_.Check();
+    if (absl::IsInvalidArgument(status) && GiveBackMemory(config_, options_.config)) {
+      status = memory_.Check();
+    }
+    if (absl::IsInvalidArgument(status) && config_.pack_weights) {
+      config_.pack_weights = false;
+      status = memory_.Check();
+    }
+    if (status.ok() && options_.core_choice != nullptr) {
+      *options_.core_choice = CoreChoiceToWord(config_, SizesOf(groups_.mesh));
+    }
+    return status;
   }
 
   absl::Status MakeStepper() {
@@ -251,24 +291,26 @@ class Run {
                                                    : "the beginning"));
       return;
     }
-    PrintStart({.run_dir = options_.run_dir,
-                .config = config_,
-                .wants_packed = options_.config.pack_weights,
-                .plan = stepper_->plan(),
-                .ranks = group_.size(),
-                .threads = options_.threads,
-                .device = device_,
-                .gemm = gemm_,
-                .attention = attention_,
-                .peak_flops = account_.peak_flops(),
-                .bound_threads = threads_ ? threads_->description() : "",
-                .packed = stepper_->packed_bytes(),
-                .resume = options_.resume,
-                .resumed = resumed_,
-                .step = position_.step,
-                .loaded_from = checkpoints_.loaded_from(),
-                .read = checkpoints_.read()},
-               *progress_);
+    PrintStart(
+        {.run_dir = options_.run_dir,
+         .config = config_,
+         .wants_packed = options_.config.pack_weights,
+         .plan = stepper_->plan(),
+         .ranks = group_.size(),
+         .threads = options_.threads,
+         .device = device_,
+         .gemm = gemm_,
+         .attention = attention_,
+         .peak_flops = account_.peak_flops(),
+         .bound_threads = threads_ ? threads_->description() : "",
+         .cores = DescribeCores(options_.config, config_, SizesOf(groups_.mesh), core_share_),
+         .packed = stepper_->packed_bytes(),
+         .resume = options_.resume,
+         .resumed = resumed_,
+         .step = position_.step,
+         .loaded_from = checkpoints_.loaded_from(),
+         .read = checkpoints_.read()},
+        *progress_);
     if (resumed_) {
       metrics_->AppendResumed(position_.step, checkpoints_.loaded_from(), checkpoints_.read());
     }
@@ -507,8 +549,9 @@ class Run {
   Trace* trace_ = nullptr;  // of steps_trace_; null: there is none
   std::unique_ptr<Stepper> stepper_;
   std::unique_ptr<BatchLoader> loader_;
-  std::unique_ptr<MetricsLog> metrics_;    // rank 0
-  std::unique_ptr<Progress> progress_;     // rank 0
+  std::unique_ptr<MetricsLog> metrics_;  // rank 0
+  std::unique_ptr<Progress> progress_;   // rank 0
+  CoreShare core_share_;
   std::optional<ComputeThreads> threads_;  // on a CPU
   RunPosition position_;
   bool resumed_ = false;

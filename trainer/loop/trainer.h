@@ -37,10 +37,12 @@ struct RunOptions {
   bool recovered = false;  // Train was called before, or this process replaces one that died
   // Of this process, kept by the caller from call to call; told once. May be null.
   RecoveryPhases* phases = nullptr;
-  // Kept by the caller from call to call: what is open, and the peak that was measured (0: none).
-  // Each may be null.
+  // Kept by the caller from call to call: what is open, the peak that was measured (0: none), and
+  // what was chosen by the cores (CoreChoiceToWord; empty: nothing yet), which a run that goes on
+  // after a failure takes again. Each may be null.
   RunData* data = nullptr;
   double* peak_flops = nullptr;
+  std::string* core_choice = nullptr;
   // Seconds for new trials of what multiplies and attends, on rank 0, in place of what the
   // checkpoint or this machine keeps (kernel_choice/kernel_choice.h); 0: none. Alike on all ranks.
   double measure_kernels = 0;

@@ -21,13 +21,18 @@ namespace weft::train {
 class TensorAxis {
  public:
   // `group` outlives this object. `chunks`: the most there are; one where the group does not
-  // overlap.
-  TensorAxis(Group* group, int chunks)
-      : group_(group), most_chunks_(group->overlaps() ? chunks : 1) {}
+  // overlap. `keeps_gathered`: see the function of that name.
+  TensorAxis(Group* group, int chunks, bool keeps_gathered = false)
+      : group_(group),
+        most_chunks_(group->overlaps() ? chunks : 1),
+        keeps_gathered_(keeps_gathered) {}
 
   int rank() const { return group_->rank(); }
   int size() const { return group_->size(); }
   Group& group() const { return *group_; }
+  // Whether rows that a forward pass gathered stay for the backward pass, which else gathers them
+  // again.
+  bool keeps_gathered() const { return keeps_gathered_; }
   // The largest number of chunks that divides `rows`, which size() divides, and is no more than
   // wanted.
   int ChunksOf(int64_t rows) const;
@@ -58,6 +63,7 @@ class TensorAxis {
 
   Group* const group_;
   const int most_chunks_;
+  const bool keeps_gathered_;
 };
 
 }  // namespace weft::train

@@ -53,10 +53,11 @@ struct GatherLinearFunction : torch::autograd::Function<GatherLinearFunction> {
     const std::vector<ParameterPair>& layers = wanted.list;
     SaveContext(ctx, context);
     SaveLayers(ctx, layers);
-    // The gathered rows are not kept: the backward pass gathers them again, under its products.
-    ctx->save_for_backward({x});
     const TensorAxis& axis = *context.model->axis();
     Exchange gather = axis.StartGather(x);
+    // Where the gathered rows are not kept, the backward pass gathers them again, under its
+    // products.
+    ctx->save_for_backward({axis.keeps_gathered() ? gather.full : x});
     variable_list outputs;
     for (const ParameterPair& layer : layers) {
       const int64_t width = context.model->parameter(layer.weight).size(0);
@@ -76,7 +77,13 @@ struct GatherLinearFunction : torch::autograd::Function<GatherLinearFunction> {
     const Context context = SavedContext(ctx);
     const std::vector<ParameterPair> layers = SavedLayers(ctx);
     const TensorAxis& axis = *context.model->axis();
-    Exchange gather = axis.StartGather(ctx->get_saved_variables()[0]);
+    const at::Tensor saved = ctx->get_saved_variables()[0];
+    Exchange gather;
+    if (axis.keeps_gathered()) {
+      gather.full = saved;
+    } else {
+      gather = axis.StartGather(saved);
+    }
     std::vector<at::Tensor> dys;
     for (size_t i = 0; i < layers.size(); ++i) dys.push_back(gradients[i].contiguous());
     Exchange scatter =

@@ -30,32 +30,70 @@ int64_t TokensOfAMicroBatch(const TrainConfig& config) {
   return config.precision == Precision::kFp32 ? 12 : 64;
 }
 
-// The number of micro-batches where the config leaves it open: one without a pipeline; else that
-// which divides the samples and makes the step shortest: many make the bubble small, and each costs
-// something besides. Ranks of a tensor axis have equally many of a micro-batch's tokens.
-int DefaultMicroBatches(const TrainConfig& config, const StepPlan& plan) {
+// The number of micro-batches with the shortest `time(spec, tokens at once)` of those that divide
+// the samples and that the schedule can have, `least` or more if there are such; 0: there is none.
+// Ranks of a tensor axis have equally many of a micro-batch's tokens.
+template <typename Time>
+int64_t FastestMicroBatches(const TrainConfig& config, const StepPlan& plan, int64_t least,
+                            Time time) {
   const int stages = plan.sizes.pipeline;
-  if (stages == 1) return 1;
   topology::PipelineSpec spec{
       .kind = config.pipeline_schedule, .stages = stages, .chunks = config.pipeline_chunks};
-  const topology::PassDurations durations{.backward = SplitsBackward(spec.kind) ? 1.0 : 2.0};
   const int64_t unit = spec.kind == topology::PipelineScheduleKind::kInterleaved ? stages : 1;
   const int64_t rows = plan.local_rows, tokens = plan.TokensHeld(config.model.sequence);
-  const auto more = static_cast<double>(TokensOfAMicroBatch(config));
-  int best = 1;
+  int64_t best = 0;
   double shortest = std::numeric_limits<double>::infinity();
   for (int64_t count = 1; count <= std::min(rows, kMicroBatchesMost); ++count) {
     if (rows % count != 0 || count % unit != 0) continue;
     const int64_t at_once = rows / count * tokens;
     if (at_once % plan.sizes.tensor != 0) continue;
     spec.micro_batches = static_cast<int>(count);
-    const double time = (1 + more / static_cast<double>(at_once)) /
-                        (1 - topology::TheoreticalBubble(spec, durations));
-    if (time >= shortest) continue;
-    shortest = time;
-    best = spec.micro_batches;
+    const double takes = time(spec, static_cast<double>(at_once));
+    const bool is_enough = count >= least && best < least;
+    if (takes >= shortest && !is_enough) continue;
+    shortest = takes;
+    best = count;
   }
   return best;
+}
+
+double BubbleOf(const topology::PipelineSpec& spec) {
+  return topology::TheoreticalBubble(spec, {.backward = SplitsBackward(spec.kind) ? 1.0 : 2.0});
+}
+
+// The number of micro-batches where the config leaves it open: one without a pipeline; else that
+// which makes the step shortest: many make the bubble small, and each costs something besides.
+int64_t DefaultMicroBatches(const TrainConfig& config, const StepPlan& plan) {
+  if (plan.sizes.pipeline == 1) return 1;
+  const auto more = static_cast<double>(TokensOfAMicroBatch(config));
+  const int64_t count = FastestMicroBatches(
+      config, plan, /*least=*/1, [more](const topology::PipelineSpec& spec, double at_once) {
+        return (1 + more / at_once) / (1 - BubbleOf(spec));
+      });
+  return std::max<int64_t>(count, 1);
+}
+
+// FLOPs of a token's forward and backward pass in a layer.
+double LayerFlops(ModelConfig model) {
+  model.layers = 0;
+  const double end = TrainingFlopsPerToken(model);
+  model.layers = 1;
+  return TrainingFlopsPerToken(model) - end;
+}
+
+// The tokens that a rank computes in the time that the exchanges of a micro-batch along the tensor
+// axis take of a core that ranks share: in each, one of two peers gives the core away and gets it
+// back. That is two switches of some microseconds, and filling caches of 1 to 2 MiB again at 10 to
+// 20 GB/s. A layer has 8 exchanges: gathers before the products by outputs and reduce-scatters
+// behind those by inputs, and for each one in the backward pass, which may gather rows once more;
+// a parallel block has half of them.
+double TokensOfExchanges(const TrainConfig& config, const ParallelSizes& sizes) {
+  if (sizes.tensor == 1) return 0;
+  constexpr double kTurn = 150e-6;                                           // seconds
+  const double core = config.precision == Precision::kFp32 ? 100e9 : 400e9;  // FLOP/s
+  const int again = config.tensor_gathered == GatheredRows::kKeep ? 0 : 1;
+  const double exchanges = (config.model.block == BlockKind::kParallel ? 1 : 2) * (4 + again);
+  return exchanges * kTurn * core * sizes.tensor / LayerFlops(config.model);
 }
 
 // FLOPs of the model's end (its output projection), over those of a layer.
@@ -185,6 +223,21 @@ absl::StatusOr<StepPlan> StepPlan::Make(const TrainConfig& config, const Paralle
                    .micro_batches = static_cast<int>(count)};
   WEFT_ASSIGN_OR_RETURN(plan.chunk_halves, ChunkHalves(config, plan.pipeline));
   return plan;
+}
+
+int64_t MicroBatchesOn(const TrainConfig& config, const ParallelSizes& sizes, int ranks,
+                       int cores) {
+  if (sizes.pipeline == 1 || config.global_batch % sizes.data != 0) return 0;
+  StepPlan plan{.sizes = sizes};
+  plan.local_rows = config.global_batch / sizes.data;
+  const double more =
+      static_cast<double>(TokensOfAMicroBatch(config)) + TokensOfExchanges(config, sizes);
+  return FastestMicroBatches(
+      config, plan, /*least=*/sizes.pipeline,
+      [=](const topology::PipelineSpec& spec, double at_once) {
+        const double path = 1 / (1 - BubbleOf(spec));  // over the work of one rank
+        return (1 + more / at_once) * (static_cast<double>(ranks) / cores + path - path / cores);
+      });
 }
 
 bool StepPlan::PutsAllOff(const TrainConfig& config) const {

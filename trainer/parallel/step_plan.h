@@ -46,6 +46,16 @@ struct StepPlan {
   int64_t TokensHeld(int64_t length) const { return length / sizes.context; }
 };
 
+// The number of micro-batches where the config leaves it open and `ranks` ranks of a pipeline, all
+// of them, share `cores` cores, fewer than they are: that which makes the step shortest by the
+// bound on list schedules (Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl.
+// Math. 17, 1969): all work over the cores, and the longest path once more but for the part that
+// one core takes. A stage that waits has a core to give, so that the bubble costs little, while
+// each micro-batch costs what it adds to gradients and the turns of the kernel's scheduler that its
+// exchanges along the tensor axis take. As many as stages at least, where the samples allow it. 0:
+// without a pipeline, or where no number fits, which StepPlan::Make then explains.
+int64_t MicroBatchesOn(const TrainConfig& config, const ParallelSizes& sizes, int ranks, int cores);
+
 }  // namespace weft::train
 
 #endif  // WEFT_TRAINER_PARALLEL_STEP_PLAN_H_

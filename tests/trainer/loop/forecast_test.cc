@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -115,6 +116,53 @@ TEST(DescribeRunTest, ABatchThatNoLoaderTakesIsRefused) {
   const absl::Status status = DescribeRun(*config, 1, 1, false).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), ContainsRegex("take a smaller train.global_batch"));
+}
+
+TEST(DescribeRunTest, CoresThatAreKnownDecideWhatIsLeftOpen) {
+  const absl::StatusOr<TrainConfig> loaded = LoadTrainConfig(
+      "", {"data.prefix=none", "parallel.tensor=2", "parallel.pipeline=2", "train.global_batch=16"},
+      "tiny");
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  TrainConfig config = *loaded;
+  config.model.vocabulary = 512;
+  const auto crowded = DescribeRun(config, 8, 8, false, Bytes(0), /*cores=*/2);
+  ASSERT_TRUE(crowded.ok()) << crowded.status();
+  EXPECT_THAT(*crowded, ContainsRegex("takes 8 in 2 micro-batches\ncores         8 ranks on 2 "
+                                      "cores: 2 micro-batches.*in 1 piece and keeps"));
+  const auto enough = DescribeRun(config, 8, 8, false, Bytes(0), /*cores=*/16);
+  ASSERT_TRUE(enough.ok()) << enough.status();
+  EXPECT_THAT(*enough, ContainsRegex("8 ranks on 16 cores: the tensor axis exchanges rows in"));
+  const auto unknown = DescribeRun(config, 8, 8, false);
+  ASSERT_TRUE(unknown.ok()) << unknown.status();
+  EXPECT_THAT(*unknown, ::testing::Not(::testing::HasSubstr("cores ")));
+}
+
+// The picture of --svg is of the config that is described, and so the run's.
+TEST(DescribeRunTest, WhatTheCoresDecidedIsTakenBackWhereAHostHasNoRoomForIt) {
+  absl::StatusOr<TrainConfig> config = LoadTrainConfig(
+      "",
+      {"data.prefix=none", "train.precision=fp32", "train.pack_weights=false", "parallel.tensor=2",
+       "parallel.pipeline=2", "train.global_batch=64", "train.host_memory=64GiB"},
+      "tiny");
+  ASSERT_TRUE(config.ok()) << config.status();
+  config->model.vocabulary = 512;
+  TrainConfig as_run;
+  const auto roomy = DescribeRun(*config, 8, 8, false, Bytes(0), /*cores=*/2, &as_run);
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  EXPECT_GT(as_run.micro_batch, 0);
+  EXPECT_EQ(as_run.tensor_gathered, GatheredRows::kKeep);
+  const size_t at = roomy->find("8 ranks: ");
+  ASSERT_NE(at, std::string::npos) << *roomy;
+  int mebibytes = 0;
+  ASSERT_EQ(std::sscanf(roomy->c_str() + at, "8 ranks: %d MiB", &mebibytes), 1) << *roomy;
+  config->host_memory = MiB(mebibytes - 1);
+  const auto narrow = DescribeRun(*config, 8, 8, false, Bytes(0), /*cores=*/2, &as_run);
+  ASSERT_TRUE(narrow.ok()) << narrow.status();
+  EXPECT_EQ(as_run.micro_batch, 0);
+  EXPECT_EQ(as_run.tensor_gathered, GatheredRows::kAuto);
+  EXPECT_EQ(as_run.tensor_chunks, 1);
+  EXPECT_THAT(*narrow, ContainsRegex("cores         8 ranks on 2 cores: the tensor axis exchanges "
+                                     "rows in 1 piece\n"));
 }
 
 // What goes to experts, and around the ring of attention, has two bytes a number in both.

@@ -95,20 +95,25 @@ TEST_P(OverlapRunTest, WithoutItLossesAreTheSameAndNothingRunsUnderComputation) 
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, OverlapRunTest,
-    ::testing::Values(
-        Case{"tp2_pp2", 4, {"parallel.tensor=2", "parallel.pipeline=2", "train.micro_batch=2"}},
-        Case{"cp2_dp2_zero3", 4, {"parallel.context=2", "parallel.zero=3"}},
-        Case{"ep2_zero_group",
-             4,
-             {"parallel.expert=2", "parallel.zero_group=2", "model.experts=4",
-              "train.micro_batch=1"}}),
+    ::testing::Values(Case{"tp2_pp2",
+                           4,
+                           {"parallel.tensor=2", "parallel.tensor_chunks=2", "parallel.pipeline=2",
+                            "train.micro_batch=2"}},
+                      Case{"cp2_dp2_zero3", 4, {"parallel.context=2", "parallel.zero=3"}},
+                      Case{"ep2_zero_group",
+                           4,
+                           {"parallel.expert=2", "parallel.zero_group=2", "model.experts=4",
+                            "train.micro_batch=1"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// The counterpart: what the test above looks for is there by default.
+// The counterpart: what the test above looks for is there with overlap, and with the pieces that
+// rows are exchanged in where cores of others move them.
 TEST_F(TrainRunTest, ByDefaultExchangesAreUnderWayTogetherAndReceivesUnderPasses) {
-  const Outcome outcome = Run(4, "default",
-                              {"parallel.tensor=2", "parallel.pipeline=2", "train.micro_batch=1",
-                               "train.steps=20", "model.layers=4", "sample.tokens=0"});
+  const Outcome outcome =
+      Run(4, "default",
+          {"parallel.tensor=2", "parallel.tensor_chunks=2", "parallel.tensor_gathered=again",
+           "parallel.pipeline=2", "train.micro_batch=1", "train.steps=20", "model.layers=4",
+           "sample.tokens=0"});
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   int in_waits = 0, under_passes = 0;
   for (int rank = 0; rank < 4; ++rank) {

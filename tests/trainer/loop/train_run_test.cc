@@ -194,7 +194,12 @@ INSTANTIATE_TEST_SUITE_P(
     Layouts, LayoutRunTest,
     ::testing::Values(
         Layout{"tp2", 2, {"parallel.tensor=2"}},
-        Layout{"tp4_one_chunk", 4, {"parallel.tensor=4", "parallel.tensor_chunks=1"}},
+        Layout{"tp2_two_chunks",
+               2,
+               {"parallel.tensor=2", "parallel.tensor_chunks=2", "parallel.tensor_gathered=again"}},
+        Layout{"tp4_one_chunk",
+               4,
+               {"parallel.tensor=4", "parallel.tensor_chunks=1", "parallel.tensor_gathered=keep"}},
         Layout{"cp2", 2, {"parallel.context=2"}}, Layout{"cp4", 4, {"parallel.context=4"}},
         Layout{"cp4_ulysses", 4, {"parallel.context=4", "parallel.context_method=ulysses"}},
         Layout{"cp2_tp2", 4, {"parallel.context=2", "parallel.tensor=2"}},

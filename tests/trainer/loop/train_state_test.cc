@@ -322,7 +322,8 @@ TEST_F(TrainStateTest, TensorsTakeWhatWasEstimated) {
       {2, {"parallel.zero=0", "optimizer.name=sgd"}},
       {2, {"parallel.zero=2", "train.micro_batch=2"}},
       {2, {"parallel.zero=3", "parallel.bucket_bytes=1MiB", "train.micro_batch=2"}},
-      {2, {"parallel.tensor=2"}},
+      {2, {"parallel.tensor=2", "parallel.tensor_gathered=again"}},
+      {2, {"parallel.tensor=2", "parallel.tensor_gathered=keep"}},
       {2, {"parallel.tensor=2", "model.block=parallel", "model.activation=swiglu"}},
       {2, {"parallel.pipeline=2"}},
       {2, {"parallel.pipeline=2", "parallel.schedule=gpipe", "train.recompute=selective"}},
@@ -334,7 +335,10 @@ TEST_F(TrainStateTest, TensorsTakeWhatWasEstimated) {
       {1, {"model.style=mixtral", "model.ffn=192"}},
       {2, {"model.style=mixtral", "model.ffn=192", "parallel.tensor=2", "train.precision=bf16"}},
       {2, {"model.style=mixtral", "model.ffn=192", "parallel.expert=2", "train.micro_batch=4"}},
-      {4, {"parallel.pipeline=2", "parallel.tensor=2", "parallel.schedule=zb-v"}}};
+      {4, {"parallel.pipeline=2", "parallel.tensor=2", "parallel.schedule=zb-v"}},
+      {4,
+       {"parallel.pipeline=2", "parallel.tensor=2", "parallel.schedule=zb-h1",
+        "parallel.tensor_gathered=keep"}}};
   int number = 0;
   for (const auto& [ranks, layout] : layouts) {
     const std::string run = "estimate_" + std::to_string(number++);

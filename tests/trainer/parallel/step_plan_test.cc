@@ -52,6 +52,28 @@ TEST(StepPlanTest, MicroBatchesWeighTheBubbleAgainstTheirSize) {
   EXPECT_EQ(count_of("1024", "1f1b", "bf16"), 16);
 }
 
+// A stage that waits has a core to give, and each micro-batch costs exchanges.
+TEST(StepPlanTest, RanksThatShareCoresHaveFewMicroBatchesButOneAStage) {
+  auto count_of = [](const std::vector<std::string>& more, const ParallelSizes& sizes, int ranks) {
+    std::vector<std::string> settings = {
+        "data.prefix=none", "train.precision=fp32", "model.layers=6",     "model.hidden=384",
+        "model.heads=6",    "model.ffn=1536",       "model.sequence=256", "train.global_batch=16"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    const absl::StatusOr<TrainConfig> config = LoadTrainConfig("", settings, "tiny");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? MicroBatchesOn(*config, sizes, ranks, /*cores=*/2) : -1;
+  };
+  const ParallelSizes cube{.tensor = 2, .data = 2, .pipeline = 2};
+  EXPECT_EQ(count_of({}, cube, 8), 2);
+  // Small layers make exchanges dear; a stage each has one nevertheless.
+  EXPECT_EQ(count_of({"model.hidden=48", "model.ffn=192"}, {.tensor = 2, .pipeline = 4}, 8), 4);
+  // Nothing is exchanged but between stages.
+  EXPECT_EQ(count_of({}, {.data = 2, .pipeline = 4}, 8), 8);
+  EXPECT_EQ(count_of({"parallel.schedule=interleaved"}, {.data = 2, .pipeline = 4}, 8) % 4, 0);
+  EXPECT_EQ(count_of({}, {.tensor = 2}, 2), 0);
+  EXPECT_EQ(count_of({}, {.data = 3, .pipeline = 2}, 6), 0);
+}
+
 // The output projection is as much as a good half of a layer here.
 TEST(StepPlanTest, StagesAreCutInsideOfALayerWhereThatMakesThemMoreEqual) {
   const std::vector<std::string> settings = {"train.global_batch=16", "model.layers=6",
