@@ -95,13 +95,7 @@ int Main(int argc, char** argv) {
   int processes = 64;
   Run run;
   CLI::App app("Measures and explains how a job's ranks come to know each other.", "weft-init");
-  app.footer(kFooter);
-  app.option_defaults()->always_capture_default();
-  app.require_subcommand(1);
-  app.fallthrough();
-  AddDuration(app, "--timeout", &options.timeout, "Bound on each phase: 500ms, 60s, 5m");
-  app.add_option("--json", json,
-                 "File for the result as one JSON object; -: standard output, alone");
+  SetUpProgram(app, kFooter, options, json);
 
   CLI::App& phases = *app.add_subcommand(
       "phases", "How long the ranks of a layout take to have all groups, by phase");

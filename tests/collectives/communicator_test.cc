@@ -199,7 +199,7 @@ TEST(CommunicatorTest, EveryRankNamesTheRankThatNeverCame) {
       options.rank = Rank(r);
       options.world_size = 8;
       options.store = &store;
-      options.settings = SettingsOf({"store.timeout=500ms"});
+      options.settings = SettingsOf({"store.timeout=2s"});
       const absl::Status status = Endpoint::Create(std::move(options)).status();
       EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
       EXPECT_THAT(std::string(status.message()), testing::HasSubstr("ranks: 7")) << "rank " << r;

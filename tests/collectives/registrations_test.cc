@@ -201,7 +201,7 @@ TEST(Registrations, StayBetweenOperationsForMemoryThatIsKeptAlone) {
 // ---- Calls with a root
 
 // Each rank takes itself for the root, so that neither expects a message. (Between hosts, as within
-// one: failure_test.)
+// one: mismatch_test.)
 TEST(VerbsRoots, ThatDifferAreFound) {
   RunWorld(2, OverVerbs(), [](Communicator& world) {
     float value = 1;

@@ -95,6 +95,17 @@ inline Case BuildCase(const Algorithm& algorithm, CollectiveKind kind, int n,
   return built;
 }
 
+// Calls `visit` with each algorithm and each kind that it has.
+template <typename Visit>
+void ForEachAlgorithm(const Visit& visit) {
+  for (const Algorithm* algorithm : Algorithms()) {
+    for (int k = 0; k < kCollectiveKindCount; ++k) {
+      const CollectiveKind kind = static_cast<CollectiveKind>(k);
+      if (algorithm->has(kind)) visit(*algorithm, kind);
+    }
+  }
+}
+
 }  // namespace weft::collectives
 
 #endif  // WEFT_TESTS_COLLECTIVES_SCHEDULE_CASES_H_

@@ -76,6 +76,16 @@ void AddDuration(CLI::App& command, const std::string& name, absl::Duration* val
       ->default_str(absl::FormatDuration(*value));
 }
 
+void SetUpProgram(CLI::App& app, const std::string& footer, Options& options, std::string& json) {
+  app.footer(footer);
+  app.option_defaults()->always_capture_default();
+  app.require_subcommand(1);
+  app.fallthrough();
+  AddDuration(app, "--timeout", &options.timeout, "Bound on each phase: 500ms, 60s, 5m");
+  app.add_option("--json", json,
+                 "File for the result as one JSON object; -: standard output, alone");
+}
+
 void AddLayout(CLI::App& command, Options& options) {
   command
       .add_option("--ranks", options.ranks,

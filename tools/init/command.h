@@ -19,6 +19,8 @@ namespace weft::init {
 // given. `options` outlives `app`.
 using Run = std::function<absl::StatusOr<nlohmann::ordered_json>()>;
 
+// The program: one sub-command, with --timeout and --json for all of them. `json`: RunAndWrite.
+void SetUpProgram(CLI::App& app, const std::string& footer, Options& options, std::string& json);
 // --layout, --ranks, --hosts.
 void AddLayout(CLI::App& command, Options& options);
 // How the layout's ranks come to their groups: --relay, --records, --workers and so on.

@@ -80,13 +80,7 @@ int Main(int argc, char** argv) {
   int64_t most_messages = 1'000'000;  // some ten seconds
   Run run;
   CLI::App app("Measures stores of peers beside ours, as weft-init does.", "init_bench");
-  app.footer(kFooter);
-  app.option_defaults()->always_capture_default();
-  app.require_subcommand(1);
-  app.fallthrough();
-  AddDuration(app, "--timeout", &options.timeout, "Bound on each phase: 500ms, 60s, 5m");
-  app.add_option("--json", json,
-                 "File for the result as one JSON object; -: standard output, alone");
+  SetUpProgram(app, kFooter, options, json);
 
   CLI::App& phases = *app.add_subcommand("phases", "As weft-init phases, on any of the stores");
   AddLayout(phases, options);

@@ -1,4 +1,5 @@
-// Every operation of Store, by StoreClient over a real server.
+// StoreClient over a real server, by IPv4 and IPv6: what it does beside the suite that all stores
+// pass (store_conformance.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,24 +67,6 @@ TEST_P(StoreTest, HoldsWhatWasSet) {
   ASSERT_TRUE(other->Set("key", "changed").ok());
   EXPECT_EQ(store_->Get("key", kPatience).value(), "changed");
   EXPECT_EQ(store_->KeyCount().value(), 3);
-}
-
-TEST_P(StoreTest, AddsToDecimalNumbers) {
-  EXPECT_EQ(store_->Add("n", 5).value(), 5);
-  EXPECT_EQ(store_->Add("n", -7).value(), -2);
-  EXPECT_EQ(store_->Get("n", kPatience).value(), "-2");
-  ASSERT_TRUE(store_->Set("text", "abc").ok());
-  EXPECT_EQ(store_->Add("text", 1).status().code(), absl::StatusCode::kFailedPrecondition);
-  ASSERT_TRUE(store_->Set("large", "9223372036854775807").ok());
-  EXPECT_EQ(store_->Add("large", 1).status().code(), absl::StatusCode::kOutOfRange);
-}
-
-TEST_P(StoreTest, ComparesAndSetsByC10dsRule) {
-  EXPECT_EQ(store_->CompareSet("k", "expected", "new").value(), "expected");
-  EXPECT_FALSE(store_->Check({"k"}).value());
-  EXPECT_EQ(store_->CompareSet("k", "", "first").value(), "first");
-  EXPECT_EQ(store_->CompareSet("k", "other", "second").value(), "first");
-  EXPECT_EQ(store_->CompareSet("k", "first", "second").value(), "second");
 }
 
 TEST_P(StoreTest, DeletesAndChecks) {

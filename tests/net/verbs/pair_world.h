@@ -40,6 +40,16 @@ inline int Dropped(World& world, int rails) {
   return out;
 }
 
+// The rest of `traffic` arrives, and all of it is right and there once.
+inline void ExpectRest(World& world, Traffic& traffic) {
+  ASSERT_TRUE(world.Until([&] {
+    traffic.Post();
+    return traffic.Done();
+  })) << world.a->out->status();
+  EXPECT_TRUE(traffic.AllGood()) << traffic.FirstError();
+  EXPECT_EQ(traffic.Check(), "");
+}
+
 // Everything arrives, right and once.
 inline void ExpectAll(World& world, uint64_t seed, int messages = 40, size_t bytes_max = 200'000) {
   ASSERT_TRUE(world.a->created().ok() && world.b->created().ok())
@@ -48,12 +58,7 @@ inline void ExpectAll(World& world, uint64_t seed, int messages = 40, size_t byt
     ASSERT_TRUE(world.Connect());
   }
   Traffic traffic(world, seed, messages, bytes_max);
-  ASSERT_TRUE(world.Until([&] {
-    traffic.Post();
-    return traffic.Done();
-  })) << world.a->out->status();
-  EXPECT_TRUE(traffic.AllGood()) << traffic.FirstError();
-  EXPECT_EQ(traffic.Check(), "");
+  ExpectRest(world, traffic);
   EXPECT_EQ(world.fabric.overruns(), 0);
 }
 

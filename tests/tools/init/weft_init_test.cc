@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "tests/run_program.h"
+#include "tests/tools/init/json_outcome.h"
 #include "tools/init/model.h"
 #include "tools/init/options.h"
 
@@ -19,18 +19,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-struct Outcome : weft::Outcome {
-  json result;
-};
-
-Outcome Init(const std::string& arguments) {
-  std::string file = testing::TempDir() + "weft-init-" + std::to_string(getpid()) + ".json";
-  Outcome outcome{RunProgram("weft-init " + arguments + " --json " + file), {}};
-  std::ifstream stream(file);
-  if (stream) outcome.result = json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  unlink(file.c_str());
-  return outcome;
-}
+Outcome Init(const std::string& arguments) { return RunWithJson("weft-init", arguments); }
 
 TEST(WeftInit, PhasesAddUpWithAndWithoutRelays) {
   for (const char* relay : {"", " --relay"}) {
@@ -40,12 +29,7 @@ TEST(WeftInit, PhasesAddUpWithAndWithoutRelays) {
     EXPECT_EQ(result["ranks"], 32);
     EXPECT_EQ(result["hosts"], 8);
     EXPECT_EQ(result["store"], "weft");
-    double sum = 0;
-    for (const char* phase : {"connect", "register", "exchange", "groups", "connections"}) {
-      sum += result["phases"][phase].get<double>();
-    }
-    EXPECT_NEAR(sum, result["total_seconds"].get<double>(), 1e-6);
-    EXPECT_GT(result["server_cpu_seconds"], 0);
+    ExpectPhasesAddUp(result);
     EXPECT_THAT(outcome.output, HasSubstr("exchange"));
     // Flat: challenge, hello, verdict, and two requests with their replies, for each rank.
     if (*relay == '\0') {

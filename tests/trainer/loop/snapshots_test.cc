@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
@@ -27,7 +26,7 @@
 #include "base/read_file.h"
 #include "tests/collectives/job.h"
 #include "tests/scratch_folder.h"
-#include "tests/trainer/data/sample_text.h"
+#include "tests/trainer/data/sample_data.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/retention.h"
 #include "trainer/config.h"
@@ -308,17 +307,8 @@ TEST_F(SnapshotsTest, OldCheckpointsThatCannotBeDeletedHoldNoEndUp) {
 // of the background has the bytes of one for which the run stood still.
 TEST(TrainLoopTest, NoStepOfARunChangesWhatACheckpointHasNotCopiedYet) {
   const ScratchFolder folder;
-  std::ofstream text(folder / "text.txt");
-  for (const std::string& line : SampleLines(400)) text << line << "\n\n";
-  text.close();
-  PrepareOptions prepare;
-  prepare.inputs = {folder / "text.txt"};
-  prepare.output_prefix = folder / "data";
-  prepare.vocab_size = 320;
-  prepare.validation_fraction = 0.1;
-  prepare.threads = 1;
-  const auto info = PrepareDataset(prepare);
-  ASSERT_TRUE(info.ok()) << info.status();
+  const absl::Status prepared = PrepareSampleData(folder.path());
+  ASSERT_TRUE(prepared.ok()) << prepared;
   for (const char* background : {"false", "true"}) {
     RunOptions options;
     options.config = *LoadTrainConfig(

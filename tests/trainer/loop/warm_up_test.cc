@@ -7,13 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/scratch_folder.h"
-#include "tests/trainer/data/sample_text.h"
+#include "tests/trainer/data/sample_data.h"
 #include "trainer/data/prepare.h"
 
 namespace weft::train {
@@ -24,17 +23,8 @@ using ::testing::HasSubstr;
 class WarmUpTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::ofstream text(folder_ / "text.txt");
-    for (const std::string& line : SampleLines(400)) text << line << "\n\n";
-    text.close();
-    PrepareOptions prepare;
-    prepare.inputs = {folder_ / "text.txt"};
-    prepare.output_prefix = folder_ / "data";
-    prepare.vocab_size = 320;
-    prepare.validation_fraction = 0.1;
-    prepare.threads = 1;
-    const auto info = PrepareDataset(prepare);
-    ASSERT_TRUE(info.ok()) << info.status();
+    const absl::Status prepared = PrepareSampleData(folder_.path());
+    ASSERT_TRUE(prepared.ok()) << prepared;
   }
   TrainConfig Config(std::vector<std::string> more, const std::string& data = "data") {
     std::vector<std::string> pairs = {"model.layers=2",

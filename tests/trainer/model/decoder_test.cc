@@ -8,30 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "tests/trainer/model/small_model.h"
 #include "trainer/model/parameters.h"
 
 namespace weft::train {
 namespace {
 
-ModelConfig SmallConfig() {
-  ModelConfig config;
-  config.layers = 2;
-  config.hidden = 32;
-  config.heads = 4;
-  config.ffn = 48;
-  config.sequence = 12;
-  config.vocabulary = 50;
-  return config;
-}
-
-// Random values everywhere, so that biases and norm weights matter, too.
 Gpt RandomModel(const ModelConfig& config, at::ScalarType type) {
-  torch::manual_seed(3);
-  std::vector<at::Tensor> values;
-  for (const ParameterSpec& spec : GptParameters(config)) {
-    values.push_back((at::randn(spec.shape) * 0.2 + spec.mean).to(type));
-  }
-  return Gpt(config, std::move(values));
+  return Gpt(config, RandomParameters(GptParameters(config), type));
 }
 
 std::vector<int64_t> RandomTokens(int64_t count, uint64_t seed) {
@@ -44,11 +28,6 @@ at::Tensor AsTensor(absl::Span<const float> values) {
   return at::from_blob(const_cast<float*>(values.data()), {static_cast<int64_t>(values.size())},
                        at::kFloat)
       .clone();
-}
-
-double RelativeError(const at::Tensor& actual, const at::Tensor& expected) {
-  const at::Tensor a = actual.to(at::kDouble), e = expected.to(at::kDouble);
-  return ((a - e).norm() / (e.norm() + 1e-12)).item<double>();
 }
 
 // Logits at every position, the first of them from a prompt of every length.

@@ -12,22 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "tests/trainer/model/small_model.h"
 #include "trainer/kernels/instruction_sets.h"
 #include "trainer/model/parameters.h"
 
 namespace weft::train {
 namespace {
-
-ModelConfig SmallConfig() {
-  ModelConfig config;
-  config.layers = 2;
-  config.hidden = 32;
-  config.heads = 4;
-  config.ffn = 48;
-  config.sequence = 12;
-  config.vocabulary = 50;
-  return config;
-}
 
 // Keeps gradients in tensors of their own and counts the uses.
 class KeepingSink final : public GradientSink {
@@ -223,22 +213,6 @@ class Reference {
   }
   const ModelConfig config_;
 };
-
-double RelativeError(const at::Tensor& actual, const at::Tensor& expected) {
-  at::Tensor a = actual.to(at::kDouble), e = expected.to(at::kDouble);
-  return ((a - e).norm() / (e.norm() + 1e-12)).item<double>();
-}
-
-// Random values everywhere, so that biases and norm weights matter, too.
-std::vector<at::Tensor> RandomParameters(const std::vector<ParameterSpec>& specs,
-                                         at::ScalarType type) {
-  torch::manual_seed(3);
-  std::vector<at::Tensor> values;
-  for (const ParameterSpec& spec : specs) {
-    values.push_back((at::randn(spec.shape) * 0.2 + spec.mean).to(type));
-  }
-  return values;
-}
 
 void ExpectMatchesReference(const ModelConfig& config, at::ScalarType type, double tolerance,
                             KernelLibrary library) {
