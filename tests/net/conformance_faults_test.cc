@@ -61,8 +61,8 @@ TEST(Transports, NoneIsMadeWithoutASecret) {
 }
 
 TEST_P(Faults, APeerWithAnotherSecretIsTurnedAway) {
-  Node b(GetParam(), 1, 2, kQuick);
-  Node outsider(GetParam(), 0, 2, kQuick, [](TransportOptions& o) { o.secret[31] ^= 1; });
+  Node b(GetParam(), 1, 2);
+  Node outsider(GetParam(), 0, 2, {}, [](TransportOptions& o) { o.secret[31] ^= 1; });
   SendLink* link = outsider.Connect(b.address(), 1);
   ASSERT_TRUE(DriveUntil({&outsider, &b}, [&] { return !link->status().ok(); }));
   ExpectNames(link->status(), absl::StatusCode::kPermissionDenied, 1);
@@ -75,7 +75,7 @@ TEST_P(Faults, APeerWithAnotherSecretIsTurnedAway) {
 
 TEST_P(Faults, AnotherWorldSizeIsTurnedAwayWithBothValues) {
   Node b(GetParam(), 1, 2);
-  Node other(GetParam(), 3, 5, kQuick);
+  Node other(GetParam(), 3, 5);
   SendLink* link = other.Connect(b.address(), 1);
   ASSERT_TRUE(DriveUntil({&other, &b}, [&] { return !link->status().ok(); }));
   ExpectNames(link->status(), absl::StatusCode::kFailedPrecondition, 1);
@@ -85,7 +85,7 @@ TEST_P(Faults, AnotherWorldSizeIsTurnedAwayWithBothValues) {
 }
 
 TEST_P(Faults, AnAddressOfAnotherRankIsNoticed) {
-  Node b(GetParam(), 1, 3), c(GetParam(), 0, 3, kQuick);
+  Node b(GetParam(), 1, 3), c(GetParam(), 0, 3);
   SendLink* link = c.Connect(b.address(), 2);
   ASSERT_TRUE(DriveUntil({&c, &b}, [&] { return !link->status().ok(); }));
   ExpectNames(link->status(), absl::StatusCode::kNotFound, 2);

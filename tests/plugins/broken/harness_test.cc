@@ -134,7 +134,7 @@ TEST_P(EveryContract, IsNamedWhenAPluginBreaksIt) {
   Options options = TestOptions(WEFT_BROKEN_PLUGIN);
   if (contract == Contract::kNeverBlocks) options.block_limit = absl::Milliseconds(100);
   // What never happens is waited for: long enough for all that does happen before.
-  if (contract == Contract::kConnects) options.timeout = absl::Milliseconds(500);
+  if (contract == Contract::kConnects) options.timeout = absl::Seconds(3);
   if (contract == Contract::kCompletes) options.timeout = absl::Seconds(3);
   if (contract == Contract::kPeerDeathReported) options.death_limit = absl::Milliseconds(500);
   absl::StatusOr<Outcome> outcome = RunScenario(ScenarioThatShows(contract), 11, options);

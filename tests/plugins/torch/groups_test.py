@@ -82,7 +82,7 @@ def has_options_of_its_own(rank: int) -> None:
     problem = refused(lambda: made(**{"collective.algorithm": "pigeon"}))
     assert "pigeon" in problem, problem
     expect(total(rank, made(transport="auto")), 15.0, "with what the default group has")
-    own = {"collective.timeout": "300ms", "collective.algorithm": "ring"}
+    own = {"collective.timeout": "3s", "collective.algorithm": "ring"}
     brief = made(**own)
     expect(total(rank, brief), 15.0, "with its own")
     meet(rank)

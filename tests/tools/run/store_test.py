@@ -261,6 +261,7 @@ say("right")
     def test_a_missing_rank_is_named_with_its_host(self):
         store = self.store()
         code = """
+store.barrier("here", rank, size)
 if rank == 3:
     store.wait(["end"])
     sys.exit(0)

@@ -25,7 +25,7 @@ class WeftRunTest(unittest.TestCase):
         self.job = f"test-{os.getpid()}-{self.id().rsplit('.', 1)[1]}"[:63]
 
     def tearDown(self):
-        until(lambda: not of_job(self.job), 2)
+        until(lambda: not of_job(self.job), PATIENCE)
 
     def command(self, *arguments: str) -> list[str]:
         return [program("weft-run"), "--job", self.job, *arguments]
@@ -457,7 +457,7 @@ class WeftRunTest(unittest.TestCase):
         self.assertGreaterEqual(len(of_job(self.job)), 8)
         process.kill()
         process.wait()
-        until(lambda: not of_job(self.job), 2)
+        until(lambda: not of_job(self.job), PATIENCE)
 
     # Sleepers in sessions of their own: a child of the rank; one whose parent has ended, so that it
     # belongs to nobody of the job; one of another session's leader, without an environment.
@@ -486,7 +486,7 @@ class WeftRunTest(unittest.TestCase):
         pids = self.sleepers()
         process.kill()
         process.wait()
-        until(lambda: all(is_zombie(pid) for pid in pids), 5)
+        until(lambda: all(is_zombie(pid) for pid in pids), PATIENCE)
 
     def test_a_killed_keeper_ends_the_job_and_leaves_nothing(self):
         process = self.start("-n", "2", "sh", "-c",
@@ -511,7 +511,7 @@ class WeftRunTest(unittest.TestCase):
         pids = self.sleepers()
         with open(self.path("end"), "w", encoding="utf-8"):
             pass
-        until(lambda: all(is_zombie(pid) for pid in pids), 5)
+        until(lambda: all(is_zombie(pid) for pid in pids), PATIENCE)
         self.assertIsNone(process.poll())
         with open(self.path("all"), "w", encoding="utf-8"):
             pass
