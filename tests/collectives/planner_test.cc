@@ -358,8 +358,8 @@ TEST(PlannerTest, EachHopFillsAPipelineAtTheRateOfItsLink) {
   // Of the chain's seven hops three lead to another host, and four chunks pass the first of those:
   // 4 + 2 chunks between hosts, and one for each of the four hops inside one.
   EXPECT_EQ(TimeOf(kChain.cost(spec), spec, 4, table), (4 + 2) * 4096 * 80 + 4 * 4096);
-  // By levels each of two rails carries two chunks over three hops: 2 + 2 chunks, and one inside the
-  // first host and the last; the root's part in other copies is below four chunks at 1 ns.
+  // By levels each of two rails carries two chunks over three hops: 2 + 2 chunks, and one inside
+  // the first host and the last; the root's part in other copies is below four chunks at 1 ns.
   const double levels = (2 + 2) * 4096 * 80 + 2 * 4096;
   EXPECT_NEAR(static_cast<double>(TimeOf(kHierarchical.cost(spec), spec, 4, table)), levels,
               4 * 4096);

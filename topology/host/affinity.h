@@ -30,8 +30,8 @@ int AllowedCores();
 
 // How many threads of all this job's ranks on this host can run at once: what the launcher said,
 // since a rank that it bound sees its own share alone: WEFT_JOB_CORES, else Slurm's
-// SLURM_CPUS_ON_NODE, up to the CPUs that the host has, where that is more than AllowedCores(); else
-// AllowedCores().
+// SLURM_CPUS_ON_NODE, up to the CPUs that the host has, where that is more than AllowedCores();
+// else AllowedCores().
 int JobCores();
 
 // Binds the calling thread, and the threads and processes that it will start. Allocates nothing
