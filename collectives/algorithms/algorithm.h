@@ -39,7 +39,7 @@ struct Cost {
   double reduced = 0;  // elements, by the rank that reduces most
   double copied = 0;   // elements copied, or reduced from where a message was stored, likewise
   double fill = 0;     // elements that pass before a pipeline's last rank has its first
-  // Those of `fill` that pass between ranks of a host where others pass between hosts.
+  // The part of `fill` that passes between ranks of one host, in a group of several hosts.
   double fill_inside = 0;
   double balance = 1;  // elements of the average rank over those of the busiest
   // Between hosts. Those of `turns`, and the elements out of or into the busiest host, all its

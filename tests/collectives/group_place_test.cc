@@ -93,7 +93,7 @@ TEST(GroupPlaceTest, RingsSendBetweenHostsAlongThePlanAlone) {
   for (const Algorithm* algorithm : {&kRing, &kHierarchical}) {
     for (CollectiveKind kind :
          {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
-      // Of two levels, the others go from each rank to all hosts.
+      // By two levels, all kinds but all-reduce go from each rank to all hosts.
       if (algorithm == &kHierarchical && kind != CollectiveKind::kAllReduce) continue;
       Case built = BuildCase(*algorithm, kind, 8, {.count = 4800, .chunk = 600});
       for (size_t r = 0; r < built.specs.size(); ++r) {

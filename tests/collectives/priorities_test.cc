@@ -113,7 +113,7 @@ class FakePeers final : public Peers {
   std::vector<Rank> asked;  // for links to them
 };
 
-// Of four ranks, whose second exchange waits for the first.
+// In an all-reduce of four ranks the second exchange waits for the first.
 TEST(ExecutionTest, OpensAllLinksOfItsScheduleAsItBegins) {
   const CollectiveSpec spec{.kind = CollectiveKind::kAllReduce, .size = 4, .count = 10};
   Execution execution(std::make_shared<Plan>(kRecursiveDoubling.build(spec)));

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -339,7 +340,7 @@ TEST(ProgressDriverSleepTest, WhoFinishesAnOperationWakesTheThreadThatWaitsForIt
   engine.driver.Stop();
 }
 
-// Of two threads one sleeps on the descriptors, and the other until that one leaves.
+// One of the two threads sleeps on the descriptors, and the other until that one leaves.
 TEST(ProgressDriverSleepTest, OfTwoThreadsEachIsWokenByItsOwnOperation) {
   IdleEngine engine;
   ASSERT_TRUE(engine.driver.Open().ok());
@@ -376,38 +377,42 @@ TEST(ProgressDriverSleepTest, OfTwoThreadsEachIsWokenByItsOwnOperation) {
   engine.driver.Stop();
 }
 
-// What a task has changed may be for a turn to act upon.
-TEST(ProgressDriverSleepTest, ATaskIsFollowedByATurn) {
+// An engine with one operation, and a thread that waits for it asleep.
+struct SleptForOperation {
+  SleptForOperation() {
+    EXPECT_TRUE(engine.driver.Open().ok());
+    engine.driver.Begin(absl::ZeroDuration(), absl::ZeroDuration());
+    engine.driver.Start(operation);
+    engine.ForgetThreads();
+    sleeper.emplace(engine, operation);
+  }
+  ~SleptForOperation() {
+    sleeper->Join();
+    engine.driver.Stop();
+  }
   IdleEngine engine;
-  ASSERT_TRUE(engine.driver.Open().ok());
-  engine.driver.Begin(absl::ZeroDuration(), absl::ZeroDuration());
-  const auto operation = NewOperation();
-  engine.driver.Start(operation);
-  engine.ForgetThreads();
-  Sleeper sleeper(engine, operation);
-  engine.driver.Run([&] { engine.due = operation.get(); });
-  const bool is_woken = sleeper.Returns();
+  const std::shared_ptr<Operation> operation = NewOperation();
+  std::optional<Sleeper> sleeper;
+};
+
+// A task may change what a turn then acts upon.
+TEST(ProgressDriverSleepTest, ATaskIsFollowedByATurn) {
+  SleptForOperation slept;
+  IdleEngine& engine = slept.engine;
+  engine.driver.Run([&] { engine.due = slept.operation.get(); });
+  const bool is_woken = slept.sleeper->Returns();
   EXPECT_TRUE(is_woken);
-  if (!is_woken) engine.driver.Run([&] { engine.Finish(*operation); });
-  sleeper.Join();
-  engine.driver.Stop();
+  if (!is_woken) engine.driver.Run([&] { engine.Finish(*slept.operation); });
 }
 
-// As a link has that another thread's call has begun to make.
+// A call of another thread begins to make a link, which has such a deadline.
 TEST(ProgressDriverSleepTest, ADeadlineThatAnotherThreadBringsIsNotSleptOver) {
-  IdleEngine engine;
-  ASSERT_TRUE(engine.driver.Open().ok());
-  engine.driver.Begin(absl::ZeroDuration(), absl::ZeroDuration());
-  const auto operation = NewOperation();
-  engine.driver.Start(operation);
-  engine.ForgetThreads();
-  Sleeper sleeper(engine, operation);
+  SleptForOperation slept;
+  IdleEngine& engine = slept.engine;
   engine.brings_deadline = true;
   engine.driver.Start(NewOperation());
   EXPECT_TRUE(Until([&] { return engine.deadlines_met > 0; }));
-  engine.driver.Run([&] { engine.Finish(*operation); });
-  sleeper.Join();
-  engine.driver.Stop();
+  engine.driver.Run([&] { engine.Finish(*slept.operation); });
 }
 
 // Waits for a process that waits on the same CPU, wherever that is.

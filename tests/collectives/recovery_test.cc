@@ -20,8 +20,8 @@ namespace {
 using testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
-// Of a rank that nobody meets: its calls of the store are to be executed within this time, on a
-// machine with much else to do as well.
+// A rank that nobody meets has its calls of the store executed within this time, on a machine with
+// much else to do as well.
 constexpr absl::Duration kLongEnoughToBegin = absl::Seconds(1);
 // Longer than the test may take: whoever waits it out fails it.
 constexpr absl::Duration kForEver = absl::Minutes(10);

@@ -124,7 +124,7 @@ int CountAllowed() {
   return cpus.ok() ? static_cast<int>(cpus->size()) : 1;
 }
 
-// As many of `cores` as the control groups give time for.
+// The number of cores, `cores` at most, that the control groups give processor time for.
 int WithinQuota(int cores) {
   const absl::StatusOr<std::string> groups = ReadFile("/proc/self/cgroup");
   if (const std::optional<double> quota =

@@ -73,13 +73,17 @@ int64_t DefaultMicroBatches(const TrainConfig& config, const StepPlan& plan) {
   return std::max<int64_t>(count, 1);
 }
 
-// FLOPs of a token's forward and backward pass in a layer.
-double LayerFlops(ModelConfig model) {
+// FLOPs of a token's forward and backward pass in the model's end (its output projection), in a
+// layer, and the former over the latter.
+double EndFlops(ModelConfig model) {
   model.layers = 0;
-  const double end = TrainingFlopsPerToken(model);
-  model.layers = 1;
-  return TrainingFlopsPerToken(model) - end;
+  return TrainingFlopsPerToken(model);
 }
+double LayerFlops(ModelConfig model) {
+  model.layers = 1;
+  return TrainingFlopsPerToken(model) - EndFlops(model);
+}
+double EndCost(const ModelConfig& model) { return EndFlops(model) / LayerFlops(model); }
 
 // The tokens that a rank computes in the time that the exchanges of a micro-batch along the tensor
 // axis take of a core that ranks share: in each, one of two peers gives the core away and gets it
@@ -94,14 +98,6 @@ double TokensOfExchanges(const TrainConfig& config, const ParallelSizes& sizes) 
   const int again = config.tensor_gathered == GatheredRows::kKeep ? 0 : 1;
   const double exchanges = (config.model.block == BlockKind::kParallel ? 1 : 2) * (4 + again);
   return exchanges * kTurn * core * sizes.tensor / LayerFlops(config.model);
-}
-
-// FLOPs of the model's end (its output projection), over those of a layer.
-double EndCost(ModelConfig model) {
-  model.layers = 0;
-  const double end = TrainingFlopsPerToken(model);
-  model.layers = 1;
-  return end / (TrainingFlopsPerToken(model) - end);
 }
 
 // Interleaved schedules take micro-batches in groups of as many as there are stages.

@@ -27,7 +27,7 @@ inline Outcome RunWithJson(const std::string& program, const std::string& argume
   return outcome;
 }
 
-// Of the sub-command phases.
+// The phases that the sub-command "phases" reports add up to its total.
 inline void ExpectPhasesAddUp(const nlohmann::json& result) {
   double sum = 0;
   for (const char* phase : {"connect", "register", "exchange", "groups", "connections"}) {

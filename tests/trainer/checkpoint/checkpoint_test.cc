@@ -216,7 +216,7 @@ TEST_F(CheckpointTest, ChecksumsOfAnotherThreadAreThoseOfTheFile) {
   }
 }
 
-// Of three pieces: before the second of them, and before the shard is synced.
+// A shard of three pieces is given up before the second of them, and before it is synced.
 TEST_F(CheckpointTest, AShardThatIsGivenUpLeavesTheEarlierCheckpoint) {
   Write(1, 1);
   const std::vector<std::byte> bytes(3 << 20, std::byte{7});
