@@ -316,6 +316,7 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
     sequence = group_->next_sequence++;
     group_->history[sequence % Group::kHistory] = entry.called;
   }
+  const Priority priority = priority_.load(std::memory_order_relaxed);
   Invocation invocation{.input = input,
                         .output = output,
                         .input_length = input_length,
@@ -327,6 +328,7 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
                         .reduce_all = Reduces(entry.spec.kind) ? ReduceAllFor(type, op) : nullptr,
                         .scale = ScaleFor(type),
                         .sends_wait = MayOnlySend(entry.spec),
+                        .urgency = static_cast<uint8_t>(priority),
                         .key = {LinkTag(group_->id, sequence, /*is_message=*/false), entry.check},
                         .group = group_->peers};
   if (entry.multicast != nullptr) {
@@ -335,7 +337,7 @@ WorkPtr CommunicatorImpl::Run(CollectiveSpec spec, const void* input, void* outp
   }
   auto work = std::make_shared<CollectiveWork>(endpoint_.get(), group_, start_ns,
                                                *std::move(planned), invocation, sequence, type, op);
-  work->priority = priority_.load(std::memory_order_relaxed);
+  work->priority = priority;
   if (settings_.verify_buffers) work->Verify(CheckOf(entry.spec, input, output, element));
   endpoint_->Start(work);
   return work;

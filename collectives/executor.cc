@@ -241,7 +241,7 @@ bool Execution::Post(const Plan::Channel& channel, const Step& step, uint32_t id
     if (link == nullptr) return false;
     // A result or part of one, which an earlier step wrote.
     const bool warm = step.after_count > 0 && step.left.buffer != Buffer::kInput;
-    net::SendSource source(View(peer.transport, step.left, step.length), warm);
+    net::SendSource source(View(peer.transport, step.left, step.length), warm, call_.urgency);
     source.waits = call_.sends_wait;
     posted = link->PostSend(call_.key, source, request);
   } else {

@@ -56,6 +56,7 @@ struct Invocation {
   ReduceAllFn reduce_all = nullptr;  // null: pairs, by `reduce`
   ScaleFn scale = nullptr;
   bool sends_wait = false;  // SendSource::waits, of all ranks
+  uint8_t urgency = 0;      // SendSource::urgency, of this rank's sends
   net::MessageKey key;
   absl::Span<Peer* const> group;    // by group rank; null at the own
   MulticastRings* rings = nullptr;  // of a MulticastRun (multicast.h): the group's

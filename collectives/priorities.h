@@ -4,9 +4,9 @@
 // links first. What a link has accepted it mostly sends in order, so a collective must not hand it
 // more than a little at once where a more urgent one may come: a low work never has more than
 // kLowWindow chunks of one peer at its link, and none has more than kYieldingWindow while a more
-// urgent work moves. A message is one piece for its link; over tcp and verbs more urgent ones go
-// before the rest of it (net::SendSource). A work that waits for its peer is not moving, and holds
-// nobody back.
+// urgent work moves. A message is one piece for its link; over shm, tcp and verbs what is
+// more urgent goes before the rest of it (net::SendSource). A work that waits for its peer is not
+// moving, and holds nobody back.
 //
 // No work has more chunks of one peer at its link than a share of the requests that the link holds.
 // Else, where two ranks start large works of two groups in different orders, the first of each

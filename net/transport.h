@@ -157,7 +157,7 @@ struct ReceiveTarget {
 
 // Where a send takes its bytes from. `warm`: this process has just written them, so that they are
 // in its cache; a transport within a host then copies them itself, which is faster than letting the
-// peer read them. `urgency`: over tcp and verbs, pieces of a message that is more urgent go before
+// peer read them. `urgency`: over shm, tcp and verbs, a message that is more urgent goes before
 // what is left of others that are under way; messages of one tag still match in their order.
 // `waits`: it is not sent ahead of its receive, so that it is done only once there is one.
 struct SendSource {

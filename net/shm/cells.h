@@ -96,7 +96,8 @@ struct DiffersCell {
 
 struct OfferCell {
   uint8_t kind = static_cast<uint8_t>(CellKind::kOffer);
-  uint8_t zero[3] = {};
+  uint8_t urgency = 0;  // of the message: the more urgent is read first
+  uint8_t zero[2] = {};
   uint32_t share = 0;  // the number of the memory that was shown; 0: none, it is to be read
   uint64_t receive_id = 0;
   uint64_t offer_id = 0;

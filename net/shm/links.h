@@ -51,6 +51,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
     MessageKey key;
     bool warm = false;
     Request* request = nullptr;
+    uint8_t urgency = 0;
   };
   struct Ready {  // a pair, on its way
     Send send;
@@ -82,6 +83,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
   void TakeDifference(const DiffersCell& cell);
   void Pair(const Send& send, const ClearToSend& clear);
   bool PushPiece();
+  void AddReady(Ready pair);  // behind those that are as urgent, before those that are less
   template <typename PayloadCell>
   bool WriteCell(PayloadCell& cell, const std::byte* bytes, bool is_inline);
   uint64_t AllocateArena(uint64_t length);
@@ -102,7 +104,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
   size_t posted_ = 0;
   Matcher<ClearToSend, Send> matcher_;
   EagerSends eager_;
-  std::deque<Ready> ready_;
+  std::deque<Ready> ready_;  // the most urgent first, equal ones as they came
   std::vector<Offer> offers_;
   std::vector<uint32_t> closed_offers_;  // indexes to be used again
   SharesShown shares_;
@@ -136,7 +138,8 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
     uint64_t total = 0;
     uint32_t generation = 0;
     bool matched = false;  // something has come for it
-    bool offered = false;  // then of what is read: where it lies, and under which name
+    bool offered = false;  // then of what is read: its urgency, where it lies, under which name
+    uint8_t urgency = 0;
     uint64_t address = 0;
     uint64_t offer_id = 0;
     std::shared_ptr<const Mapping> shared;  // null: read from the peer's address space
@@ -190,7 +193,7 @@ class ShmReceiveLink final : public ReceiveLink, public Endpoint {
   SharesSeen shares_;
   const bool may_map_;
   EagerReceives eager_;
-  std::deque<uint32_t> reading_;  // receives whose message is fetched, one after the other
+  std::deque<uint32_t> reading_;  // receives whose message is fetched, the most urgent first
   std::deque<std::variant<AnswerCell, DiffersCell>> answers_;  // not in the ring yet
 };
 

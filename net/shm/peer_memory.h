@@ -41,8 +41,8 @@ class PeerMemory {
   // `process` is OpenProcess(pid), and outlives it. Unusable where that is -1.
   PeerMemory(pid_t pid, int process) : pid_(pid), process_(process) {}
 
-  bool usable() const { return process_ >= 0; }
-  void GiveUp() { process_ = -1; }
+  bool usable() const { return process_ >= 0 && !given_up_; }
+  void GiveUp() { given_up_ = true; }  // what is partly read may still be read to its end
 
   // All `bytes` from the peer's `address`, or nothing that counts.
   ReadResult Read(uint64_t address, std::byte* out, size_t bytes) const;
@@ -53,6 +53,7 @@ class PeerMemory {
  private:
   pid_t pid_ = 0;
   int process_ = -1;
+  bool given_up_ = false;
 };
 
 }  // namespace weft::net::shm

@@ -288,7 +288,11 @@ absl::Status ShmReceiveLink::TakeOffer(const std::byte* body) {
   }
   receive->offered = true;
   receive->address = cell.address;
-  reading_.push_back(static_cast<uint32_t>(receive - receives_.data()));
+  receive->urgency = cell.urgency;
+  const auto place = std::upper_bound(
+      reading_.begin(), reading_.end(), cell.urgency,
+      [this](uint8_t urgency, uint32_t other) { return urgency > receives_[other].urgency; });
+  reading_.insert(place, static_cast<uint32_t>(receive - receives_.data()));
   return absl::OkStatus();
 }
 
@@ -314,8 +318,9 @@ bool ShmReceiveLink::ReadOffers() {
   while (!reading_.empty() && !TurnIsUp()) {
     Receive& receive = receives_[reading_.front()];
     const bool is_shared = receive.shared != nullptr;
-    const ReadResult result =
-        is_shared || memory_.usable() ? ReadPiece(receive) : ReadResult::kRefused;
+    // A more urgent one that was refused takes nothing from one that is partly read.
+    const bool may_read = is_shared || memory_.usable() || receive.received > 0;
+    const ReadResult result = may_read ? ReadPiece(receive) : ReadResult::kRefused;
     if (result == ReadResult::kRefused && receive.received == 0) {
       if (memory_.usable()) {
         WEFT_LOG_DEBUG(DescribeLink(), ": its memory cannot be read (", std::strerror(errno),

@@ -48,7 +48,7 @@ Posted ShmSendLink::PostSend(MessageKey key, const SendSource& source, Request* 
   if (posted_ >= requests_max_) return Posted::kNotYet;
   counters_.Post(source.data.size());
   request->Begin();
-  Send send{source.data.data(), source.data.size(), key, source.warm, request};
+  Send send{source.data.data(), source.data.size(), key, source.warm, source.urgency, request};
   transport()->NoteLocalWork();
   if (!source.waits && SendEagerly(send)) return Posted::kAccepted;
   ++posted_;
@@ -166,7 +166,15 @@ void ShmSendLink::Pair(const Send& send, const ClearToSend& clear) {
   if (clear.may_map && !shares_.refused() && offer_min_ > 0 && send.bytes >= offer_min_) {
     pair.shared = SharedMemory::Find(send.data, send.bytes);
   }
-  ready_.push_back(std::move(pair));
+  AddReady(std::move(pair));
+}
+
+// Pieces name their receive, so that one pair may come between those of another.
+void ShmSendLink::AddReady(Ready pair) {
+  const auto place = std::upper_bound(
+      ready_.begin(), ready_.end(), pair.send.urgency,
+      [](uint8_t urgency, const Ready& other) { return urgency > other.send.urgency; });
+  ready_.insert(place, std::move(pair));
 }
 
 std::optional<uint32_t> ShmSendLink::Show(const std::byte* data, size_t bytes) {
@@ -272,6 +280,7 @@ bool ShmSendLink::MakeOffer(Ready& pair) {
   offer.is_shared = place.share != 0;
   offer.pair.shared = nullptr;  // the receiver's mapping keeps it, or the descriptor under way
   OfferCell cell;
+  cell.urgency = pair.send.urgency;
   cell.receive_id = pair.clear.receive_id;
   cell.offer_id = uint64_t{++offer.generation} << 32 | index;
   cell.share = place.share;
@@ -302,7 +311,7 @@ absl::Status ShmSendLink::TakeAnswer(const std::byte* body) {
     } else {
       offer.pair.clear.may_read = false;
     }
-    ready_.push_back(offer.pair);
+    AddReady(offer.pair);
     return absl::OkStatus();
   }
   --posted_;

@@ -85,6 +85,7 @@ class FakeLink final : public net::SendLink {
   net::Posted PostSend(net::MessageKey, const net::SendSource& source,
                        net::Request* request) override {
     request->Begin();
+    urgencies.push_back(source.urgency);
     posted.emplace_back(request, source.data.size());
     return net::Posted::kAccepted;
   }
@@ -93,6 +94,7 @@ class FakeLink final : public net::SendLink {
     posted.pop_front();
   }
   std::deque<std::pair<net::Request*, size_t>> posted;
+  std::vector<uint8_t> urgencies;  // of all that were ever posted
 
  private:
   absl::Status status_;
@@ -132,7 +134,7 @@ TEST(ExecutionTest, OpensAllLinksOfItsScheduleAsItBegins) {
 }
 
 // The root of a broadcast of ten chunks to one peer.
-TEST(ExecutionTest, HandsNoMoreChunksToALinkThanItsWindow) {
+TEST(ExecutionTest, HandsItsChunksAsUrgentAsTheCallAndNoMoreThanTheWindow) {
   CollectiveSpec spec{.kind = CollectiveKind::kBroadcast, .size = 2, .count = 10, .chunk = 1};
   spec.in_place = true;
   Execution execution(std::make_shared<Plan>(kDirect.build(spec)));
@@ -145,6 +147,7 @@ TEST(ExecutionTest, HandsNoMoreChunksToALinkThanItsWindow) {
                    .input_length = 10,
                    .output_length = 10,
                    .element = 4,
+                   .urgency = 2,
                    .group = group},
                   peers);
   EXPECT_TRUE(execution.Advance(peers, 2));
@@ -158,6 +161,7 @@ TEST(ExecutionTest, HandsNoMoreChunksToALinkThanItsWindow) {
   while (!peers.link.posted.empty()) peers.link.FinishFirst();
   EXPECT_TRUE(execution.Advance(peers));
   EXPECT_TRUE(execution.done());
+  EXPECT_EQ(peers.link.urgencies, std::vector<uint8_t>(10, 2));
 }
 
 TEST(PrioritiesTest, NoWorkTakesAllRequestsOfALink) {
@@ -236,30 +240,44 @@ TEST(PrioritiesTest, WorksOfAllPrioritiesGiveTheRightResultsBesideEachOther) {
   }
 }
 
-// A pipeline's message comes before what is left of a state that is being copied to another rank.
-TEST(PrioritiesTest, AnUrgentMessageOvertakesALowOneThatIsUnderWay) {
+// A pipeline's message, and a collective, come before what is left of a state that is being copied
+// to another rank. The message is longer than what goes ahead of its receive.
+TEST(PrioritiesTest, AnUrgentMessageAndCollectiveOvertakeALowMessageThatIsUnderWay) {
   for (const char* transport : {"transport=shm", "transport=tcp"}) {
     RunRanks(2, {transport, "collective.timeout=60s"}, [&](std::shared_ptr<Endpoint> endpoint) {
       auto world = *Communicator::Create(endpoint, "world", AllRanks(2));
-      constexpr size_t kCount = 32 << 20;  // 128 MiB
+      ASSERT_EQ(world->Barrier()->Wait(), absl::OkStatus());  // links are there
+      constexpr size_t kState = 32 << 20, kCount = 100'000;   // 128 MiB, 400 kB
       const bool sends = world->rank() == GroupRank(0);
       const GroupRank peer(sends ? 1 : 0);
-      std::vector<float> state(kCount, sends ? 1 : 0);
+      const auto move = [&](std::vector<int>& data, uint32_t tag) {
+        const size_t bytes = data.size() * sizeof(int);
+        return sends ? world->Send(data.data(), bytes, peer, tag)
+                     : world->Receive(data.data(), bytes, peer, tag);
+      };
+      std::vector<int> state(kState, sends ? 1 : 0), message(kCount, sends ? 7 : 0),
+          sum(kCount, sends ? 1 : 2);
+      // Bytes move once the receiver, whose calls follow each other at once, wants them.
+      int ready = 0;
+      if (!sends) {
+        ASSERT_EQ(world->Receive(&ready, sizeof(ready), peer, 6)->Wait(), absl::OkStatus());
+      }
       world->SetPriority(Priority::kLow);
-      const WorkPtr low = sends ? world->Send(state.data(), kCount * sizeof(float), peer, 4)
-                                : world->Receive(state.data(), kCount * sizeof(float), peer, 4);
+      const WorkPtr low = move(state, 4);
       world->SetPriority(Priority::kHigh);
-      std::vector<int> message(1000, sends ? 7 : 0);
-      const size_t bytes = message.size() * sizeof(int);
-      const WorkPtr high = sends ? world->Send(message.data(), bytes, peer, 5)
-                                 : world->Receive(message.data(), bytes, peer, 5);
-      EXPECT_EQ(high->Wait(), absl::OkStatus());
-      EXPECT_EQ(message.back(), 7);
-      EXPECT_EQ(low->Wait(), absl::OkStatus());
-      // By when they ended: the thread that waits may get its core only after both.
-      EXPECT_LT(high->end_ns(), low->end_ns())
-          << transport << ": the message waited for all of the state";
-      EXPECT_EQ(state.back(), 1);
+      const WorkPtr high = move(message, 5);
+      const WorkPtr reduce =
+          world->AllReduce(sum.data(), sum.data(), kCount, DataType::kInt32, ReduceOp::kSum);
+      if (sends) {
+        ASSERT_EQ(world->Send(&ready, sizeof(ready), peer, 6)->Wait(), absl::OkStatus());
+      }
+      for (const WorkPtr& work : {high, reduce, low}) EXPECT_EQ(work->Wait(), absl::OkStatus());
+      // By when they ended: the thread that waits may get its core only after all of them.
+      EXPECT_LT(high->end_ns(), low->end_ns()) << transport;
+      EXPECT_LT(reduce->end_ns(), low->end_ns()) << transport;
+      EXPECT_EQ(message, std::vector<int>(kCount, 7));
+      EXPECT_EQ(sum, std::vector<int>(kCount, 3));
+      EXPECT_EQ(state, std::vector<int>(kState, 1));
     });
   }
 }

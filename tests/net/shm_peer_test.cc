@@ -446,6 +446,37 @@ TEST(ShmSender, SendsInPiecesWhatTheReceiverCannotRead) {
   const Cell& cell = peer.wire->segment.forward_cells()[1];
   ASSERT_TRUE(PumpUntil({&peer.sender}, [&] { return cell.sequence == 2; }));
   EXPECT_EQ(static_cast<shm::CellKind>(cell.body[0]), shm::CellKind::kData);
+// The sender is this process, so that what it offers can be read.
+TEST(ShmOffers, AnUrgentOneThatCannotBeReadTakesNothingFromOneThatIsPartlyRead) {
+  Request large, urgent;
+  ShmNode node(1, 64, {{"shm.single_copy", "on"}, {"shm.single_copy_min", "4096"}});
+  node.Open();
+  ScriptedSender peer(&node);
+  ASSERT_EQ(node.accepted.size(), 1u);
+  const std::vector<std::byte> state = RandomBytes(32 << 20, 1);  // many turns
+  std::vector<std::byte> in(state.size()), small(4096);
+  for (auto [to, request] : {std::pair(&in, &large), std::pair(&small, &urgent)}) {
+    ASSERT_EQ(node.accepted[0]->PostReceive({2, 0}, {View(*node.transport, *to)}, request),
+              Posted::kAccepted);
+  }
+  OfferCell offer = Offer(peer.Clear(0).receive_id, state.size());
+  offer.address = reinterpret_cast<uintptr_t>(state.data());
+  peer.Write(offer);
+  for (int turn = 0; turn < 3; ++turn) node.transport->Progress(Now());
+  ASSERT_FALSE(large.done());
+  OfferCell refused = Offer(peer.Clear(1).receive_id, 4096);
+  refused.address = 64;  // nothing lies there
+  refused.urgency = 2;
+  peer.Write(refused);
+  ASSERT_TRUE(PumpUntil({&node}, [&] { return large.done(); }));
+  EXPECT_TRUE(large.status().ok()) << large.status();
+  EXPECT_TRUE(in == state);
+  EXPECT_FALSE(urgent.done());
+  peer.WriteWhole(refused.receive_id, 4096);
+  ASSERT_TRUE(PumpUntil({&node}, [&] { return urgent.done(); }));
+  EXPECT_TRUE(urgent.status().ok()) << urgent.status();
+}
+
 }
 
 TEST(ShmSender, IsDoneOnceTheReceiverHasRead) {
