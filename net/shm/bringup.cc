@@ -13,7 +13,8 @@
 namespace weft::net::shm {
 namespace {
 
-// A full backlog empties as soon as its owner makes progress.
+// A full backlog empties as soon as its owner makes progress; nothing tells that descriptors may be
+// sent again.
 constexpr absl::Duration kRetry = absl::Milliseconds(2);
 constexpr size_t kHelloFds = 3;
 constexpr size_t kVerdictFds = 2;
@@ -88,6 +89,7 @@ absl::StatusOr<std::optional<Wire>> Connecting::Step(absl::Time now) {
   if (fd() < 0) WEFT_RETURN_IF_ERROR(Dial(now));
   while (fd() >= 0) {
     WEFT_RETURN_IF_ERROR(Flush());
+    retry_at_ = output_.empty() ? absl::InfiniteFuture() : now + kRetry;
     if (!output_.empty()) break;
     WEFT_ASSIGN_OR_RETURN(bool can_take, shortage_.CanTake(kVerdictFds, now));
     if (!can_take) break;
@@ -136,21 +138,16 @@ absl::Status Arriving::Flush(absl::Span<const int> fds) {
 
 absl::StatusOr<std::optional<Wire>> Arriving::Step(absl::Time now) {
   readable_ = false;
-  if (handshake_.state() == HandshakeState::kDone) return Reply();
+  if (handshake_.state() == HandshakeState::kDone) return Reply(now);
   WEFT_RETURN_IF_ERROR(refused_);
   WEFT_RETURN_IF_ERROR(Flush({}));
-  // Asked last, for what came while this process was busy elsewhere came in time.
-  auto not_yet = [&]() -> absl::StatusOr<std::optional<Wire>> {
-    if (now >= give_up_) return absl::DeadlineExceededError("no whole handshake in time");
-    return std::nullopt;
-  };
   // Descriptors that do not fit would be lost with the packet: rather leave it where it is.
-  if (!output_.empty()) return not_yet();
+  if (!output_.empty()) return NotYet(now);
   absl::StatusOr<bool> can_take = shortage_.CanTake(kHelloFds, now);
-  if (can_take.ok() && !*can_take) return not_yet();
+  if (can_take.ok() && !*can_take) return NotYet(now);
   WEFT_ASSIGN_OR_RETURN(Packet packet,
                         ReceivePacket(fd(), kHandshakeBytesMax, /*takes_fds=*/can_take.ok()));
-  if (packet.none) return not_yet();
+  if (packet.none) return NotYet(now);
   if (packet.hung_up) return absl::UnavailableError("hung up during the handshake");
   handshake_.Feed(packet.bytes);
   if (handshake_.state() == HandshakeState::kFailed) {
@@ -166,7 +163,14 @@ absl::StatusOr<std::optional<Wire>> Arriving::Step(absl::Time now) {
   }
   handshake_.Accept(
       absl::string_view(reinterpret_cast<const char*>(&receives_max_), sizeof receives_max_));
-  return Reply();
+  return Reply(now);
+}
+
+// Asked last, for what came while this process was busy elsewhere came in time.
+absl::StatusOr<std::optional<Wire>> Arriving::NotYet(absl::Time now) {
+  if (now >= give_up_) return absl::DeadlineExceededError("no whole handshake in time");
+  retry_at_ = output_.empty() ? absl::InfiniteFuture() : now + kRetry;
+  return std::nullopt;
 }
 
 absl::Status Arriving::TakeHello(Packet packet) {
@@ -180,10 +184,10 @@ absl::Status Arriving::TakeHello(Packet packet) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<Wire>> Arriving::Reply() {
+absl::StatusOr<std::optional<Wire>> Arriving::Reply(absl::Time now) {
   std::array<int, kVerdictFds> fds = {doorbell_->event_fd(), doorbell_->page_fd()};
   WEFT_RETURN_IF_ERROR(Flush(fds));
-  if (!output_.empty()) return std::nullopt;
+  if (!output_.empty()) return NotYet(now);
   return std::optional<Wire>(std::move(wire_));
 }
 

@@ -8,7 +8,7 @@
 //
 // Both look at SO_PEERCRED first: another user is turned away without a word. The socket stays open
 // and silent; its hang-up is the sign that the other side is gone. So is the exit of its process,
-// for one that is killed may have forked others, which hold its sockets.
+// for one that is killed may have made others without handlers of fork(2), which hold its sockets.
 #ifndef WEFT_NET_SHM_BRINGUP_H_
 #define WEFT_NET_SHM_BRINGUP_H_
 
@@ -103,17 +103,19 @@ class Arriving final : public SocketWatcher {
            const Doorbell* doorbell, absl::Time give_up);
   absl::StatusOr<std::optional<Wire>> Step(absl::Time now);
   int fd() const { return wire_.socket.get(); }
-  absl::Time deadline() const { return std::min(give_up_, shortage_.deadline()); }
+  absl::Time deadline() const { return std::min({retry_at_, give_up_, shortage_.deadline()}); }
   void OnWatched() override { readable_ = true; }
   bool IsDue(absl::Time now) const { return readable_ || !output_.empty() || now >= deadline(); }
 
  private:
   absl::Status Flush(absl::Span<const int> fds);
   absl::Status TakeHello(Packet packet);
-  absl::StatusOr<std::optional<Wire>> Reply();
+  absl::StatusOr<std::optional<Wire>> Reply(absl::Time now);
+  absl::StatusOr<std::optional<Wire>> NotYet(absl::Time now);
 
   const Doorbell* doorbell_;
   absl::Time give_up_;
+  absl::Time retry_at_ = absl::InfiniteFuture();  // to send what could not be sent
   DescriptorShortage shortage_;
   ListenerHandshake handshake_;
   uint32_t receives_max_;

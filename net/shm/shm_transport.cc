@@ -1,7 +1,5 @@
 #include "net/shm/shm_transport.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -164,7 +162,7 @@ absl::Status ShmTransport::WatchListener(bool on) {
 
 void ShmTransport::AcceptAll(absl::Time now) {
   while (arriving_.size() < kArrivalsMax) {
-    FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    FileDescriptor socket = shm::AcceptUnix(listener_.get());
     if (socket.get() < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;

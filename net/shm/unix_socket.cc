@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "net/tcp/close_on_fork.h"
 
 namespace weft::net::shm {
 namespace {
@@ -34,7 +35,9 @@ socklen_t FillAddress(absl::string_view name, sockaddr_un* address) {
 }
 
 FileDescriptor NewSocket() {
-  return FileDescriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd) SetCloseOnFork(fd.get());
+  return fd;
 }
 
 bool IsName(absl::string_view name) {
@@ -90,6 +93,12 @@ absl::StatusOr<FileDescriptor> ConnectUnix(absl::string_view address) {
   return ErrnoStatus(errno, absl::StrCat("connect to ", address));
 }
 
+FileDescriptor AcceptUnix(int listener) {
+  FileDescriptor fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (fd) SetCloseOnFork(fd.get());
+  return fd;
+}
+
 absl::StatusOr<PeerCredentials> CredentialsOf(int socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
@@ -120,7 +129,8 @@ absl::StatusOr<bool> SendPacket(int socket, absl::string_view bytes, absl::Span<
     sent = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   if (sent >= 0) return true;
-  if (errno == EAGAIN) return false;
+  // The kernel bounds the descriptors of a user that are on their way (unix(7), ETOOMANYREFS).
+  if (errno == EAGAIN || errno == ETOOMANYREFS) return false;
   if (errno == EPIPE || errno == ECONNRESET) {
     return absl::UnavailableError("the peer hung up during the handshake");
   }

@@ -1,5 +1,5 @@
 // Abstract unix sockets of packets, and descriptors passed over them. Everything is non-blocking
-// and close-on-exec.
+// and close-on-exec, and the sockets are the process's alone (net/tcp/close_on_fork.h).
 #ifndef WEFT_NET_SHM_UNIX_SOCKET_H_
 #define WEFT_NET_SHM_UNIX_SOCKET_H_
 
@@ -22,13 +22,17 @@ absl::StatusOr<FileDescriptor> ListenUnix(std::string* address);
 // in the sense of a descriptor of -1. kUnavailable: no process listens.
 absl::StatusOr<FileDescriptor> ConnectUnix(absl::string_view address);
 
+// The next connection of a listener; -1: none, errno says why.
+FileDescriptor AcceptUnix(int listener);
+
 struct PeerCredentials {
   pid_t pid = 0;
   uid_t uid = 0;
 };
 absl::StatusOr<PeerCredentials> CredentialsOf(int socket);
 
-// A packet with descriptors. False: not now (the socket is full).
+// A packet with descriptors. False: not now (the socket is full, or as many descriptors of this
+// user are on their way, in all sockets, as this process may have open).
 absl::StatusOr<bool> SendPacket(int socket, absl::string_view bytes, absl::Span<const int> fds);
 
 struct Packet {
@@ -37,8 +41,8 @@ struct Packet {
   std::string bytes;
   std::vector<FileDescriptor> fds;
 };
-// kInvalidArgument for a packet longer than `bytes_max` or with more than 4 descriptors. Without
-// `takes_fds`, descriptors that come with it are dropped.
+// kInvalidArgument for a packet longer than `bytes_max`; kResourceExhausted where descriptors of it
+// were lost: more than 4, or none is left here. Without `takes_fds`, those that come are dropped.
 absl::StatusOr<Packet> ReceivePacket(int socket, size_t bytes_max, bool takes_fds = true);
 
 // Closes a connection, which ends although a forked process may have a copy of the descriptor.

@@ -1,6 +1,10 @@
 #include "net/verbs/thread_pool.h"
 
+#include <atomic>
+#include <system_error>
 #include <utility>
+
+#include "base/log.h"
 
 namespace weft::net {
 
@@ -14,12 +18,27 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::Submit(absl::AnyInvocable<void()> what) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  waiting_.push_back(std::move(what));
-  if (waiting_.size() > idle_ && threads_.size() < threads_most_) {
-    threads_.emplace_back([this] { Run(); });
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const bool wants_more = waiting_.size() >= idle_ && threads_.size() < threads_most_;
+    if (wants_more) AddThread();
+    if (!threads_.empty()) {
+      waiting_.push_back(std::move(what));
+      return changed_.notify_one();
+    }
   }
-  changed_.notify_one();
+  what();
+}
+
+void ThreadPool::AddThread() {
+  try {
+    threads_.emplace_back([this] { Run(); });
+  } catch (const std::system_error& error) {
+    static std::atomic_flag said;
+    if (said.test_and_set()) return;
+    WEFT_LOG_WARN("verbs: no thread for a call that may wait (", error.what(), "; see ulimit -u); ",
+                  threads_.empty() ? "everything else waits for such calls" : "there are fewer");
+  }
 }
 
 void ThreadPool::Run() {

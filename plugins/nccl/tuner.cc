@@ -183,13 +183,13 @@ absl::StatusOr<std::string> Tuner::Open(size_t ranks, size_t nodes) {
   return why;
 }
 
-const Tuner::Times* Tuner::TimesOf(abi::Collective collective, size_t bytes) {
-  if (!times_.has_value()) return nullptr;
+std::optional<Tuner::Times> Tuner::TimesOf(abi::Collective collective, size_t bytes) {
+  if (!times_.has_value()) return std::nullopt;
   const std::optional<CollectiveKind> kind = KindOf(collective);
-  if (!kind.has_value()) return nullptr;
+  if (!kind.has_value()) return std::nullopt;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = known_.find({collective, bytes});
-  if (found != known_.end()) return &found->second.times;
+  if (found != known_.end()) return found->second.times;
   if (known_.size() >= kKnownMax) known_.clear();
   Times times;
   for (auto& row : times) row.fill(abi::kCostIgnore);
@@ -199,7 +199,8 @@ const Tuner::Times* Tuner::TimesOf(abi::Collective collective, size_t bytes) {
       if (time.has_value()) times[a][p] = static_cast<float>(absl::ToDoubleMicroseconds(*time));
     }
   }
-  return &known_.emplace(std::pair(collective, bytes), Answer{times}).first->second.times;
+  known_.emplace(std::pair(collective, bytes), Answer{times});
+  return times;
 }
 
 void Tuner::Say(abi::Collective collective, size_t bytes, absl::string_view what) {
@@ -214,8 +215,8 @@ void Tuner::Say(abi::Collective collective, size_t bytes, absl::string_view what
 
 void Tuner::FillCosts(abi::Collective collective, size_t bytes, float* costs, int algorithms,
                       int protocols) {
-  const Times* times = TimesOf(collective, bytes);
-  if (times == nullptr || costs == nullptr) return;
+  const std::optional<Times> times = TimesOf(collective, bytes);
+  if (!times.has_value() || costs == nullptr) return;
   auto modelled = [&](int a, int p) {
     return a < abi::kTunerAlgorithms && p < abi::kTunerProtocols &&
            (*times)[static_cast<size_t>(a)][static_cast<size_t>(p)] >= 0;
@@ -262,8 +263,8 @@ void Tuner::FillCosts(abi::Collective collective, size_t bytes, float* costs, in
 
 void Tuner::Choose(abi::Collective collective, size_t bytes, int* algorithm, int* protocol) {
   if (std::getenv("NCCL_ALGO") != nullptr || std::getenv("NCCL_PROTO") != nullptr) return;
-  const Times* times = TimesOf(collective, bytes);
-  if (times == nullptr) return;
+  const std::optional<Times> times = TimesOf(collective, bytes);
+  if (!times.has_value()) return;
   constexpr int kRing = 1, kTree = 0, kLl = 0, kSimple = 2;
   float least = -1;
   for (int a : {kRing, kTree}) {

@@ -52,8 +52,8 @@ class Tuner {
   explicit Tuner(abi::LogFunction log) : log_(log) {}
   // The reason, for people; a failure's message says why NCCL's choice stays.
   absl::StatusOr<std::string> Open(size_t ranks, size_t nodes);
-  // Null: there is no answer.
-  const Times* TimesOf(abi::Collective collective, size_t bytes);
+  // Nothing: there is no answer. By value, as other threads' questions may take its place.
+  std::optional<Times> TimesOf(abi::Collective collective, size_t bytes);
   // Logs `what` for this collective and size, which TimesOf() has answered, unless it has already.
   void Say(abi::Collective collective, size_t bytes, absl::string_view what);
   void Log(unsigned long flags, absl::string_view text) const;

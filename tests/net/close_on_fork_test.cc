@@ -8,9 +8,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <set>
+#include <string>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/file_descriptor.h"
+#include "base/open_files.h"
 #include "tests/net/harness.h"
 #include "tests/net/scene.h"
 
@@ -24,6 +28,14 @@ FileDescriptor NewSocket() {
 bool IsSocket(int fd) {
   struct stat info;
   return fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode);
+}
+
+std::set<int> Sockets() {
+  std::set<int> all;
+  for (int fd = 0; fd < OpenFilesLimit() && fd < 4096; ++fd) {
+    if (IsSocket(fd)) all.insert(fd);
+  }
+  return all;
 }
 
 TEST(CloseOnFork, AChildLosesTheSocketAndNothingThatHasTheNumberOfAClosedOne) {
@@ -45,6 +57,25 @@ TEST(CloseOnFork, AChildLosesTheSocketAndNothingThatHasTheNumberOfAClosedOne) {
   EXPECT_TRUE(IsSocket(mine.get()));
 }
 
+// Those that listen, those that were dialed and those that were accepted.
+TEST(CloseOnFork, AChildHasNoSocketOfATransport) {
+  for (const TransportKind kind :
+       {TransportKind::kShm, TransportKind::kTcp, TransportKind::kMultipath}) {
+    const std::set<int> before = Sockets();
+    Pair pair(kind);
+    std::set<int> mine = Sockets();
+    for (const int fd : before) mine.erase(fd);
+    ASSERT_GE(mine.size(), 4u) << ToString(kind);  // two listeners, and a link with two ends
+    Child child([&](Child::Channel&) {
+      for (const int fd : mine) {
+        if (IsSocket(fd)) return 1;
+      }
+      return 0;
+    });
+    EXPECT_EQ(child.Wait(), 0) << ToString(kind);
+  }
+}
+
 // As workers that load data, and outlive who forked them.
 TEST(CloseOnFork, LinksEndWhenTheirPeerIsKilledThoughAForkedProcessLivesOn) {
   Scene scene(TransportKind::kTcp, [](ChildNode& child, const Child::Channel& channel) {
@@ -62,6 +93,31 @@ TEST(CloseOnFork, LinksEndWhenTheirPeerIsKilledThoughAForkedProcessLivesOn) {
   ASSERT_TRUE(absl::SimpleAtoi(scene.Hear(), &worker));
   ASSERT_GT(worker, 0);
   EXPECT_TRUE(scene.KillAndBreak());
+  kill(worker, SIGKILL);
+}
+
+// Whoever dials it would else wait for a process that never accepts.
+TEST(CloseOnFork, NobodyListensWhereAProcessWasKilledThoughAForkedProcessLivesOn) {
+  Scene scene(TransportKind::kShm, [](ChildNode& child, const Child::Channel& channel) {
+    const pid_t worker = fork();
+    if (worker == 0) {
+      alarm(300);  // never outlives a test that was killed
+      while (true) pause();
+    }
+    channel.Say(absl::StrCat(worker));
+    channel.Say(child.node.address());
+    DriveUntil({&child.node}, [] { return false; });
+    return 1;
+  });
+  pid_t worker = 0;
+  ASSERT_TRUE(scene.DriveUntilHeard());
+  ASSERT_TRUE(absl::SimpleAtoi(scene.Hear(), &worker));
+  ASSERT_GT(worker, 0);
+  const std::string address = scene.Hear();
+  EXPECT_TRUE(scene.KillAndBreak());
+  SendLink* const late = scene.parent.node.Connect(address, 1);
+  EXPECT_TRUE(DriveUntil({&scene.parent.node}, [&] { return !late->status().ok(); }));
+  EXPECT_TRUE(absl::IsUnavailable(late->status())) << late->status();
   kill(worker, SIGKILL);
 }
 

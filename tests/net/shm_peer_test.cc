@@ -1,11 +1,16 @@
 // Peers that lie: what they write into the shared segment by hand.
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <functional>
 #include <optional>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "net/eager.h"
 #include "net/shm/bringup.h"
@@ -119,6 +124,101 @@ TEST(ShmBringUp, AcceptorIsDueWhenItsSocketHasSomethingOrItsTimeHasCome) {
   EXPECT_TRUE(arriving.IsDue(give_up));
   arriving.OnWatched();
   EXPECT_TRUE(arriving.IsDue(now));
+}
+
+// Descriptors on their way, in sockets that nobody reads.
+class OnTheirWay {
+ public:
+  OnTheirWay() {
+    for (auto& [from, to] : pairs_) {
+      std::array<int, 2> ends{-1, -1};
+      is_made_ &= socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends.data()) == 0;
+      from = FileDescriptor(ends[0]), to = FileDescriptor(ends[1]);
+    }
+  }
+  bool is_made() const { return is_made_; }
+  // Until no more are taken. True: by their number, for the last socket is empty, and takes none.
+  // One, and then four at a time: as many as that are above a bound which is a multiple of four,
+  // also when a hello's three are among them.
+  absl::StatusOr<bool> Fill(int fd) {
+    const std::array<int, 4> fds{fd, fd, fd, fd};
+    size_t count = 1;
+    bool is_bounded = false;
+    for (auto& [from, to] : pairs_) {
+      is_bounded = true;
+      for (bool is_sent = true; is_sent; count = fds.size()) {
+        const auto sent = shm::SendPacket(from.get(), "x", {fds.data(), count});
+        if (!sent.ok()) return sent.status();
+        is_sent = *sent;
+        is_bounded &= !is_sent;
+      }
+    }
+    return is_bounded;
+  }
+  void Drop() {
+    for (auto& [from, to] : pairs_) {
+      while (true) {
+        const auto packet = shm::ReceivePacket(to.get(), 16, /*takes_fds=*/false);
+        if (!packet.ok() || packet->none) break;
+      }
+    }
+  }
+
+ private:
+  std::array<std::pair<FileDescriptor, FileDescriptor>, 4> pairs_;
+  bool is_made_ = true;
+};
+
+constexpr int kNoSuchBound = 77;
+
+// In a process of its own, whose user has nothing else on its way. 0: well.
+int ComeUpWhileTooManyAreOnTheirWay() {
+  if (geteuid() == 0 && setuid(65534) != 0) return kNoSuchBound;  // root goes beyond it
+  ShmNode node(1);
+  std::string address;
+  const FileDescriptor listener = *shm::ListenUnix(&address);
+  const Doorbell bell = *Doorbell::Create();
+  OnTheirWay others;
+  const rlimit bound{64, 64};
+  if (!others.is_made() || setrlimit(RLIMIT_NOFILE, &bound) != 0) return 1;
+  const absl::Time now = Now(), give_up = now + absl::Hours(1);
+  Connecting connecting(address, IdentityOf(node, 5), Rank(1), kGeometry, &bell, give_up);
+  const auto waits = [](const auto& step) { return step.ok() && !step->has_value(); };
+  if (!waits(connecting.Step(now))) return 2;  // dials
+  Arriving arriving(shm::AcceptUnix(listener.get()), IdentityOf(node, 1), 10, &bell, give_up);
+  if (!waits(arriving.Step(now))) return 3;  // challenges
+  const auto filled = others.Fill(bell.event_fd());
+  if (!filled.ok()) return 4;
+  if (!*filled) return kNoSuchBound;
+  connecting.NoteReadable();
+  if (!waits(connecting.Step(now))) return 5;  // has to say hello
+  if (connecting.deadline() == give_up) return 6;
+  others.Drop();
+  if (!waits(connecting.Step(connecting.deadline()))) return 7;  // waits for the verdict
+  if (connecting.deadline() != give_up) return 8;
+  if (!others.Fill(bell.event_fd()).ok()) return 9;
+  arriving.OnWatched();
+  if (!waits(arriving.Step(now))) return 10;  // has to say its verdict
+  if (arriving.deadline() == give_up) return 11;
+  others.Drop();
+  const auto accepted = arriving.Step(arriving.deadline());
+  if (!accepted.ok() || !accepted->has_value()) return 12;
+  connecting.NoteReadable();
+  const auto connected = connecting.Step(now);
+  return connected.ok() && connected->has_value() ? 0 : 13;
+}
+
+TEST(ShmBringUp, WaitsWhileTooManyDescriptorsAreOnTheirWay) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // never outlives a test that was killed
+    _exit(ComeUpWhileTooManyAreOnTheirWay());
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  if (WEXITSTATUS(status) == kNoSuchBound) GTEST_SKIP() << "nothing bounds them here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 // ---- Nonsense in the segment
@@ -346,6 +446,37 @@ TEST(ShmOffers, WhatCannotBeReadIsSentInPieces) {
   EXPECT_EQ(memory, std::vector<std::byte>(4096, std::byte{0x5A}));
 }
 
+// The sender is this process, so that what it offers can be read.
+TEST(ShmOffers, AnUrgentOneThatCannotBeReadTakesNothingFromOneThatIsPartlyRead) {
+  Request large, urgent;
+  ShmNode node(1, 64, {{"shm.single_copy", "on"}, {"shm.single_copy_min", "4096"}});
+  node.Open();
+  ScriptedSender peer(&node);
+  ASSERT_EQ(node.accepted.size(), 1u);
+  const std::vector<std::byte> state = RandomBytes(32 << 20, 1);  // many turns
+  std::vector<std::byte> in(state.size()), small(4096);
+  for (auto [to, request] : {std::pair(&in, &large), std::pair(&small, &urgent)}) {
+    ASSERT_EQ(node.accepted[0]->PostReceive({2, 0}, {View(*node.transport, *to)}, request),
+              Posted::kAccepted);
+  }
+  OfferCell offer = Offer(peer.Clear(0).receive_id, state.size());
+  offer.address = reinterpret_cast<uintptr_t>(state.data());
+  peer.Write(offer);
+  for (int turn = 0; turn < 3; ++turn) node.transport->Progress(Now());
+  ASSERT_FALSE(large.done());
+  OfferCell refused = Offer(peer.Clear(1).receive_id, 4096);
+  refused.address = 64;  // nothing lies there
+  refused.urgency = 2;
+  peer.Write(refused);
+  ASSERT_TRUE(PumpUntil({&node}, [&] { return large.done(); }));
+  EXPECT_TRUE(large.status().ok()) << large.status();
+  EXPECT_TRUE(in == state);
+  EXPECT_FALSE(urgent.done());
+  peer.WriteWhole(refused.receive_id, 4096);
+  ASSERT_TRUE(PumpUntil({&node}, [&] { return urgent.done(); }));
+  EXPECT_TRUE(urgent.status().ok()) << urgent.status();
+}
+
 // As where a receiver has no descriptor for it. The sender goes on, and has no reason to wait with
 // what is small.
 TEST(ShmOffers, OneOfMemoryThatNeverCameKeepsItsReceiveFromEagerMessages) {
@@ -446,37 +577,6 @@ TEST(ShmSender, SendsInPiecesWhatTheReceiverCannotRead) {
   const Cell& cell = peer.wire->segment.forward_cells()[1];
   ASSERT_TRUE(PumpUntil({&peer.sender}, [&] { return cell.sequence == 2; }));
   EXPECT_EQ(static_cast<shm::CellKind>(cell.body[0]), shm::CellKind::kData);
-// The sender is this process, so that what it offers can be read.
-TEST(ShmOffers, AnUrgentOneThatCannotBeReadTakesNothingFromOneThatIsPartlyRead) {
-  Request large, urgent;
-  ShmNode node(1, 64, {{"shm.single_copy", "on"}, {"shm.single_copy_min", "4096"}});
-  node.Open();
-  ScriptedSender peer(&node);
-  ASSERT_EQ(node.accepted.size(), 1u);
-  const std::vector<std::byte> state = RandomBytes(32 << 20, 1);  // many turns
-  std::vector<std::byte> in(state.size()), small(4096);
-  for (auto [to, request] : {std::pair(&in, &large), std::pair(&small, &urgent)}) {
-    ASSERT_EQ(node.accepted[0]->PostReceive({2, 0}, {View(*node.transport, *to)}, request),
-              Posted::kAccepted);
-  }
-  OfferCell offer = Offer(peer.Clear(0).receive_id, state.size());
-  offer.address = reinterpret_cast<uintptr_t>(state.data());
-  peer.Write(offer);
-  for (int turn = 0; turn < 3; ++turn) node.transport->Progress(Now());
-  ASSERT_FALSE(large.done());
-  OfferCell refused = Offer(peer.Clear(1).receive_id, 4096);
-  refused.address = 64;  // nothing lies there
-  refused.urgency = 2;
-  peer.Write(refused);
-  ASSERT_TRUE(PumpUntil({&node}, [&] { return large.done(); }));
-  EXPECT_TRUE(large.status().ok()) << large.status();
-  EXPECT_TRUE(in == state);
-  EXPECT_FALSE(urgent.done());
-  peer.WriteWhole(refused.receive_id, 4096);
-  ASSERT_TRUE(PumpUntil({&node}, [&] { return urgent.done(); }));
-  EXPECT_TRUE(urgent.status().ok()) << urgent.status();
-}
-
 }
 
 TEST(ShmSender, IsDoneOnceTheReceiverHasRead) {

@@ -450,13 +450,14 @@ absl::Status StatusOfConnecting(ShmNode* from, const std::string& address, int p
   return link->status();
 }
 
-// As workers that load data, and live on.
+// Processes that are forked have no sockets of their parent's (close_on_fork_test.cc). Here they
+// have: _Fork() runs no handlers.
 TEST(ShmLinks, EndThoughAForkedProcessHasTheirDescriptors) {
   for (const bool gives_up : {false, true}) {
     ShmPair pair;
     pair.Pump(
         [&] { return !pair.a.transport->Progress(Now()) && !pair.b.transport->Progress(Now()); });
-    const pid_t child = fork();
+    const pid_t child = _Fork();
     if (child == 0) {
       alarm(60);  // never outlives a test that was killed
       while (true) pause();
@@ -484,7 +485,7 @@ TEST(ShmLinks, EndWhenTheirPeerIsKilledThoughAForkedProcessHasItsDescriptors) {
     auto link = killed.transport->Connect(node.transport->address(), Rank(1), Now());
     (void)link->PostNotice(killed.transport->address());
     SleepUntil(&killed, [&] { return !killed.notices.empty(); });
-    const pid_t worker = fork();
+    const pid_t worker = _Fork();
     if (worker == 0) {
       alarm(60);
       while (true) pause();

@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "collectives/store/protocol/store_hello.h"
 #include "collectives/store/protocol/store_protocol.h"
+#include "net/tcp/close_on_fork.h"
 
 namespace weft::collectives {
 namespace {
@@ -34,6 +35,7 @@ absl::StatusOr<FileDescriptor> ConnectTo(const SocketAddress& address,
                                          const StorePatience& patience, absl::Duration silence) {
   FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return ErrnoStatus(errno, "make a socket");
+  net::SetCloseOnFork(socket.get());
   if (!address.is_unix()) SetStoreSocketOptions(socket.get(), silence);
   std::string doing = absl::StrCat("connect to the store at ", address.ToString());
   if (connect(socket.get(), address.get(), address.size()) != 0) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "collectives/store/protocol/store_connection.h"
+#include "net/tcp/close_on_fork.h"
 
 namespace weft::collectives {
 namespace {
@@ -74,6 +75,7 @@ void StoreLink::Dial() {
   socket_ =
       FileDescriptor(::socket(address_.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket_) return Drop(ErrnoStatus(errno, "make a socket"));
+  net::SetCloseOnFork(socket_.get());
   if (!address_.is_unix()) SetStoreSocketOptions(socket_.get());
   if (options_.source.has_value()) {
     // The port is chosen at connect(), where it needs to be free for this destination only.

@@ -19,6 +19,7 @@
 #include "base/open_files.h"
 #include "base/status.h"
 #include "collectives/store/protocol/store_connection.h"
+#include "net/tcp/close_on_fork.h"
 
 namespace weft::collectives {
 namespace {
@@ -89,7 +90,9 @@ FileDescriptor AcceptOne(int listener, SocketAddress& from) {
   socklen_t size = sizeof(storage);
   auto* address = reinterpret_cast<sockaddr*>(&storage);
   FileDescriptor socket(accept4(listener, address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (socket) from = SocketAddress(address, size);
+  if (!socket) return socket;
+  net::SetCloseOnFork(socket.get());
+  from = SocketAddress(address, size);
   return socket;
 }
 
@@ -100,6 +103,7 @@ FileDescriptor OpenSpare() { return FileDescriptor(open("/dev/null", O_RDONLY | 
 absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address, absl::Duration silence) {
   FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return ErrnoStatus(errno, "make a socket");
+  net::SetCloseOnFork(socket.get());
   auto set = [&](int level, int name, int value) {
     setsockopt(socket.get(), level, name, &value, sizeof(value));
   };

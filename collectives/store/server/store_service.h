@@ -28,7 +28,8 @@
 
 namespace weft::collectives {
 
-// Listens; `address` becomes the real one. kAlreadyExists: it is taken.
+// Listens; `address` becomes the real one. kAlreadyExists: it is taken. This socket, and those that
+// it accepts, are the process's alone (net/tcp/close_on_fork.h).
 absl::StatusOr<FileDescriptor> ListenForStore(SocketAddress& address,
                                               absl::Duration silence = kStoreSilence);
 

@@ -17,6 +17,7 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "net/handshake.h"
+#include "net/tcp/close_on_fork.h"
 
 namespace weft::net::multipath {
 namespace {
@@ -227,6 +228,7 @@ absl::Status UdpSockets::OpenAll(const SocketAddress& first) {
       return IsDescriptorExhaustion(errno) ? DescriptorsExhausted(errno, doing)
                                            : ErrnoStatus(errno, doing);
     }
+    SetCloseOnFork(fd.get());
     int bytes = static_cast<int>(options_.buffer_bytes.count());
     for (auto [force, plain] :
          {std::pair(SO_RCVBUFFORCE, SO_RCVBUF), std::pair(SO_SNDBUFFORCE, SO_SNDBUF)}) {

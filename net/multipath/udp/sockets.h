@@ -9,8 +9,8 @@
 // and the time at which the kernel got it; see reader.h. Everything is sent as ECN-capable (ECT(0),
 // RFC 3168).
 //
-// A malformed or unauthenticated datagram is counted and dropped; see Statistics. Driven by
-// the transport's poller; not thread-safe.
+// A malformed or unauthenticated datagram is counted and dropped; see Statistics. The sockets are
+// the process's alone (net/tcp/close_on_fork.h). Driven by the transport's poller; not thread-safe.
 #ifndef WEFT_NET_MULTIPATH_UDP_SOCKETS_H_
 #define WEFT_NET_MULTIPATH_UDP_SOCKETS_H_
 

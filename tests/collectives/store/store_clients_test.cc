@@ -138,10 +138,11 @@ TEST_F(StoreClientsTest, ConnectionsBeyondTheBoundAreClosed) {
   EXPECT_TRUE(StoreClient::Connect(third).ok());
 }
 
-// A process that has a copy of every descriptor of this one, and does nothing with them.
+// A process that has a copy of every descriptor of this one, and does nothing with them: _Fork()
+// runs no handlers, by which the sockets would be this process's alone.
 class ForkedCopy {
  public:
-  ForkedCopy() : pid_(fork()) {
+  ForkedCopy() : pid_(_Fork()) {
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       pause();

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -37,6 +38,11 @@ std::string& Lines() {
   static std::string lines;
   return lines;
 }
+// What the logger does once, after a line: as other threads may at that moment.
+std::function<void()>& OnceLogged() {
+  static std::function<void()> what;
+  return what;
+}
 void Logger(nccl::abi::LogLevel, unsigned long, const char*, int, const char* format, ...) {
   std::array<char, 1024> text{};
   va_list arguments;
@@ -44,6 +50,7 @@ void Logger(nccl::abi::LogLevel, unsigned long, const char*, int, const char* fo
   vsnprintf(text.data(), text.size(), format, arguments);
   va_end(arguments);
   absl::StrAppend(&Lines(), text.data(), "\n");
+  if (const auto what = std::exchange(OnceLogged(), nullptr)) what();
 }
 
 class Variables {
@@ -158,6 +165,21 @@ TEST(NcclTuner, AllVersionsAnswerAlikeAndKeepWhatIsNotAvailable) {
   // On NCCL's scale: what is cheapest costs what was.
   const auto [algorithm, protocol] = Cheapest(answers[0]);
   EXPECT_FLOAT_EQ(answers[0][algorithm][protocol], 90);
+}
+
+TEST(NcclTuner, AnAnswerStandsThoughMoreAreAskedForMeanwhileThanAreKept) {
+  Instance instance;
+  const Variables variables(Environment{{"WEFT_NCCL_FABRIC", kFabric}});
+  constexpr size_t kBytes = size_t{64} << 20, kOthers = 8000;
+  Communicator undisturbed(instance.library(), 6, 128, 16);
+  const Costs alone = undisturbed.Ask(nccl::abi::kAllReduce, kBytes, NcclCosts());
+  Communicator communicator(instance.library(), 6, 128, 16);
+  OnceLogged() = [&] {
+    for (size_t bytes = 1; bytes <= kOthers; ++bytes) {
+      communicator.Ask(nccl::abi::kAllReduce, bytes, NcclCosts());
+    }
+  };
+  EXPECT_EQ(communicator.Ask(nccl::abi::kAllReduce, kBytes, NcclCosts()), alone);
 }
 
 TEST(NcclTuner, SmallSizesTakeFlagsAndFewTurnsLargeOnesTheWholeBandwidth) {
