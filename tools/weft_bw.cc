@@ -192,9 +192,9 @@ absl::StatusOr<int> RunCalibration(Options options) {
   const std::string trouble = measured.Trouble();
   const bool keeps = measured.measured && (trouble.empty() || options.force);
   if (options.json) {
-    nlohmann::ordered_json costs = nlohmann::ordered_json::object(), spread = costs;
+    nlohmann::ordered_json costs = nlohmann::ordered_json::object(), spread = costs, cache_kib;
     for (const auto& [name, value] : Numbers(measured.costs)) {
-      if (measured.measured) costs[name] = value;
+      if (measured.measured) (name == "cache_kib" ? cache_kib : costs[name]) = value;
     }
     for (const auto& [name, factor] : measured.spread) spread[name] = factor;
     const nlohmann::ordered_json result = {{"file", file},
@@ -202,6 +202,7 @@ absl::StatusOr<int> RunCalibration(Options options) {
                                            {"trouble", trouble},
                                            {"busy_cores", measured.busy_cores},
                                            {"load_average", measured.load},
+                                           {"cache_kib", cache_kib},
                                            {"costs_ns", costs},
                                            {"spread", spread}};
     absl::PrintF("%s\n", JsonText(result, 2));

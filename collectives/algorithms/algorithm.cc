@@ -76,9 +76,4 @@ Cost ThroughSlots(Cost cost, uint64_t chunks, uint64_t chunk, uint64_t slots, in
   return cost;
 }
 
-double OthersInOrder(const CollectiveSpec& spec) {
-  if (spec.place == nullptr || spec.place->hosts.size() == 1) return 0;
-  return std::max(0, spec.size - spec.place->ranks_min - 1);
-}
-
 }  // namespace weft::collectives

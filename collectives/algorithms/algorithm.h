@@ -117,8 +117,6 @@ class BetweenSwitches {
 // Likewise: what `chunks` of `chunk` elements cost that pass through `slots` slots of a rank, by
 // `messages` messages each, one after the other: received, and sent on.
 Cost ThroughSlots(Cost cost, uint64_t chunks, uint64_t chunk, uint64_t slots, int messages);
-// Likewise: `in_order` of a rank that takes from every other one after another.
-double OthersInOrder(const CollectiveSpec& spec);
 
 }  // namespace weft::collectives
 

@@ -3,11 +3,10 @@
 // behind the other; a reduced chunk goes out to the others while the next ones come in, so that it
 // is still in cache. Where 16-bit floats are to be rounded once, an owner stores the contributions
 // of a chunk and reduces them together, which costs a copy of them.
-#include <algorithm>
-#include <array>
 #include <vector>
 
 #include "collectives/algorithms/algorithm.h"
+#include "collectives/algorithms/contributions.h"
 #include "collectives/algorithms/exchange.h"
 #include "collectives/algorithms/owners.h"
 #include "collectives/algorithms/parts.h"
@@ -15,58 +14,6 @@
 
 namespace weft::collectives {
 namespace {
-
-bool HoldsContributions(const CollectiveSpec& spec) { return spec.rounds_once && spec.size > 2; }
-
-// Reduces the chunks of one owner, each in one call.
-class ChunkReducer {
- public:
-  // Reduces chunks of up to `longest` elements.
-  ChunkReducer(ScheduleBuilder& builder, const CollectiveSpec& spec, uint64_t longest)
-      : builder_(builder), spec_(spec) {
-    if (!HoldsContributions(spec)) return;
-    for (std::vector<Place>& slot : slots_) {
-      for (int d = 1; d < spec.size; ++d) slot.push_back(builder.Scratch(longest));
-    }
-  }
-
-  uint32_t Reduce(Place out, Place own, uint64_t length) {
-    return builder_.Average(
-        spec_, HoldsContributions(spec_) ? AtOnce(out, own, length) : InTurn(out, own, length));
-  }
-
- private:
-  int Giver(int distance) const { return Around(spec_.rank, distance, spec_.size); }
-
-  // A chain of receives, each after the former, that reduce what comes while it is in cache.
-  uint32_t InTurn(Place out, Place own, uint64_t length) {
-    uint32_t last = kNone;
-    for (int d = 1; d < spec_.size; ++d) {
-      last = builder_.ReceiveReduce(Giver(d), out, d == 1 ? own : out, length, {last});
-    }
-    return last;
-  }
-
-  // All contributions are stored, and then reduced by one step.
-  uint32_t AtOnce(Place out, Place own, uint64_t length) {
-    const size_t slot = next_++ % kChunksHeld;
-    std::vector<Place> operands = {own};
-    std::vector<uint32_t> arrivals;
-    for (int d = 1; d < spec_.size; ++d) {
-      operands.push_back(slots_[slot][static_cast<size_t>(d) - 1]);
-      arrivals.push_back(builder_.Receive(Giver(d), operands.back(), length, {reduced_[slot]}));
-    }
-    reduced_[slot] = builder_.ReduceAll(out, operands, length);
-    builder_.AlsoAfter(arrivals);
-    return reduced_[slot];
-  }
-
-  ScheduleBuilder& builder_;
-  const CollectiveSpec& spec_;
-  size_t next_ = 0;
-  std::array<std::vector<Place>, kChunksHeld> slots_;
-  std::array<uint32_t, kChunksHeld> reduced_ = {kNone, kNone};
-};
 
 RankSchedule AllGather(const CollectiveSpec& spec) {
   const int n = spec.size;
@@ -161,16 +108,16 @@ RankSchedule Build(const CollectiveSpec& spec) {
   if (spec.size == 1 && Reduces(spec.kind)) return CopyAlone(spec);
   switch (spec.kind) {
     case CollectiveKind::kAllReduce:
-      return AllReduceByOwners<ChunkReducer>(spec);
+      return AllReduceByOwners<ReducerFromOwner>(spec);
     case CollectiveKind::kAllGather:
     case CollectiveKind::kAllGatherV:
       return AllGather(spec);
     case CollectiveKind::kReduceScatter:
-      return ReduceScatterByOwners<ChunkReducer>(spec);
+      return ReduceScatterByOwners<ReducerFromOwner>(spec);
     case CollectiveKind::kBroadcast:
       return Broadcast(spec);
     case CollectiveKind::kReduce:
-      return ReduceByOwner<ChunkReducer>(spec);
+      return ReduceByOwner<ReducerFromOwner>(spec);
     case CollectiveKind::kGather:
       return Gather(spec);
     case CollectiveKind::kScatter:
@@ -246,16 +193,8 @@ Cost CostOf(const CollectiveSpec& spec) {
     for (int rank = 0; rank < spec.size; ++rank) between.Add(spec.root, rank, count);
     cost.elements_beyond = between.Most();
   }
-  // Contributions that an owner holds are read from their ranks; results are what it has written.
-  if (HoldsContributions(spec)) {
-    cost.copied += cost.reduced;
-    cost.staged = spec.kind == CollectiveKind::kAllReduce ? 0.5 : 0;
-  } else if (cost.reduced > 0) {
-    cost.in_order = OthersInOrder(spec);
-    cost.staged = 1;
-    if (cost.turns_across == 0) cost.posts = std::max(2 * (n - 2), 0.0);
-  }
-  return cost;
+  // Results are half of what an all-reduce sends.
+  return WithContributions(cost, spec, spec.kind == CollectiveKind::kAllReduce ? 0.5 : 0);
 }
 
 }  // namespace

@@ -1,17 +1,14 @@
 // Flat tree: rank 0 takes from every rank and gives to every rank. Two turns and 2(n-1) messages of
 // all ranks together, where oneshot has one turn and n(n-1): for small sizes where ranks outnumber
 // cores. Reduces in the order of ranks 0, 1, ..., n-1.
-#include <algorithm>
 #include <vector>
 
 #include "collectives/algorithms/algorithm.h"
+#include "collectives/algorithms/contributions.h"
 #include "collectives/algorithms/parts.h"
 
 namespace weft::collectives {
 namespace {
-
-// Contributions are stored and reduced by one step, which rounds once.
-bool HoldsContributions(const CollectiveSpec& spec) { return spec.rounds_once && spec.size > 2; }
 
 RankSchedule AllReduce(const CollectiveSpec& spec) {
   ScheduleBuilder builder;
@@ -20,22 +17,8 @@ RankSchedule AllReduce(const CollectiveSpec& spec) {
     builder.Receive(0, Output(0), spec.count, {spec.in_place ? sent : kNone});
     return std::move(builder).Finish();
   }
-  uint32_t last = kNone;
-  if (HoldsContributions(spec)) {
-    std::vector<Place> operands = {Input(0)};
-    std::vector<uint32_t> arrivals;
-    for (int peer = 1; peer < spec.size; ++peer) {
-      operands.push_back(builder.Scratch(spec.count));
-      arrivals.push_back(builder.Receive(peer, operands.back(), spec.count));
-    }
-    last = builder.ReduceAll(Output(0), operands, spec.count);
-    builder.AlsoAfter(arrivals);
-  }
-  for (int peer = 1; !HoldsContributions(spec) && peer < spec.size; ++peer) {
-    last = builder.ReceiveReduce(peer, Output(0), peer == 1 ? Input(0) : Output(0), spec.count,
-                                 {last});
-  }
-  last = builder.Average(spec, last);
+  ReducerFromOwner reducer(builder, spec, spec.count, /*held=*/1);
+  const uint32_t last = reducer.Reduce(Output(0), Input(0), spec.count);
   for (int peer = 1; peer < spec.size; ++peer) {
     builder.Send(peer, Output(0), spec.count, {last});
   }
@@ -109,15 +92,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   }
   cost = SpreadOverHosts(cost, spec);
   cost.staged = n / (n + 1);  // of an all-gather all but what rank 0 takes
-  if (cost.reduced > 0 && HoldsContributions(spec)) {
-    cost.copied = cost.reduced;
-    cost.staged = 0.5;
-  } else if (cost.reduced > 0) {
-    cost.in_order = OthersInOrder(spec);
-    cost.staged = 1;
-    if (cost.turns_across == 0) cost.posts = std::max(2 * (n - 2), 0.0);
-  }
-  return cost;
+  return WithContributions(cost, spec, 0.5);
 }
 
 }  // namespace

@@ -4,6 +4,12 @@
 #ifndef WEFT_COLLECTIVES_ALGORITHMS_FOLDING_H_
 #define WEFT_COLLECTIVES_ALGORITHMS_FOLDING_H_
 
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "collectives/algorithms/algorithm.h"
+#include "collectives/schedule.h"
+
 namespace weft::collectives {
 
 // n ranks as p = 2^log nodes. Node v < n - p is the pair of ranks 2v, which acts, and 2v + 1, which
@@ -27,6 +33,16 @@ class Folding {
  private:
   int nodes_ = 1, log_ = 0, pairs_ = 0;
 };
+
+// The schedule of a rank that is folded in: gives its neighbour its input, `length` elements, and
+// gets its result, spec.count elements.
+RankSchedule FoldedInSchedule(const CollectiveSpec& spec, uint64_t length);
+
+// For cost functions: fills in what crosses between switches where each folded-in rank gives
+// `given` elements and gets `got`, and each node exchanges `part(bit)` elements with the node that
+// differs from it in `bit`, for all bits in turn.
+Cost FoldedBetweenSwitches(Cost cost, const CollectiveSpec& spec, double given, double got,
+                           absl::FunctionRef<double(int bit)> part);
 
 }  // namespace weft::collectives
 

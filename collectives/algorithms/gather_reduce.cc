@@ -4,11 +4,8 @@
 // from its sender's memory, where direct takes one contribution after another through the segments
 // of links. In exchange the contributions are stored. For medium sizes on one host whose cores read
 // each other's memory faster than both ends copy.
-#include <algorithm>
-#include <array>
-#include <vector>
-
 #include "collectives/algorithms/algorithm.h"
+#include "collectives/algorithms/contributions.h"
 #include "collectives/algorithms/owners.h"
 #include "collectives/algorithms/parts.h"
 #include "collectives/group_place.h"
@@ -16,53 +13,17 @@
 namespace weft::collectives {
 namespace {
 
-// Reduces the chunks of one owner.
-class ChunkReducer {
- public:
-  // Chunks have up to `longest` elements.
-  ChunkReducer(ScheduleBuilder& builder, const CollectiveSpec& spec, uint64_t longest)
-      : builder_(builder), spec_(spec) {
-    for (std::vector<Place>& slot : slots_) {
-      for (int rank = 0; rank < spec.size; ++rank) {
-        slot.push_back(rank == spec.rank ? Place() : builder.Scratch(longest));
-      }
-    }
-  }
-
-  uint32_t Reduce(Place out, Place own, uint64_t length) {
-    const size_t slot = next_++ % kChunksHeld;
-    std::vector<Place> operands = slots_[slot];
-    operands[static_cast<size_t>(spec_.rank)] = own;
-    std::vector<uint32_t> arrivals;
-    for (int d = 1; d < spec_.size; ++d) {
-      const int peer = Around(spec_.rank, d, spec_.size);
-      arrivals.push_back(
-          builder_.Receive(peer, operands[static_cast<size_t>(peer)], length, {reduced_[slot]}));
-    }
-    reduced_[slot] = builder_.ReduceAll(out, operands, length);
-    builder_.AlsoAfter(arrivals);
-    return builder_.Average(spec_, reduced_[slot]);
-  }
-
- private:
-  ScheduleBuilder& builder_;
-  const CollectiveSpec& spec_;
-  size_t next_ = 0;
-  std::array<std::vector<Place>, kChunksHeld> slots_;  // by rank
-  std::array<uint32_t, kChunksHeld> reduced_ = {kNone, kNone};
-};
-
 bool Has(CollectiveKind kind) { return Reduces(kind); }
 
 RankSchedule Build(const CollectiveSpec& spec) {
   if (spec.size == 1) return CopyAlone(spec);
   switch (spec.kind) {
     case CollectiveKind::kReduceScatter:
-      return ReduceScatterByOwners<ChunkReducer>(spec);
+      return ReduceScatterByOwners<StoringReducer>(spec);
     case CollectiveKind::kReduce:
-      return ReduceByOwner<ChunkReducer>(spec);
+      return ReduceByOwner<StoringReducer>(spec);
     default:
-      return AllReduceByOwners<ChunkReducer>(spec);
+      return AllReduceByOwners<StoringReducer>(spec);
   }
 }
 

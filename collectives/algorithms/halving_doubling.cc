@@ -26,12 +26,8 @@ struct Range {
 RankSchedule AllReduce(const CollectiveSpec& spec) {
   const Folding folding(spec.size);
   const uint64_t count = spec.count;
+  if (folding.IsFoldedIn(spec.rank)) return FoldedInSchedule(spec, count);
   ScheduleBuilder builder;
-  if (folding.IsFoldedIn(spec.rank)) {
-    const uint32_t sent = builder.Send(spec.rank - 1, Input(0), count);
-    builder.Receive(spec.rank - 1, Output(0), count, {spec.in_place ? sent : kNone});
-    return std::move(builder).Finish();
-  }
   const int node = folding.NodeOf(spec.rank), log = folding.log();
   auto stretch = [&](Range range) {
     const uint64_t begin = PartOf(count, folding.nodes(), range.begin).offset;
@@ -79,12 +75,8 @@ RankSchedule AllReduce(const CollectiveSpec& spec) {
 RankSchedule ReduceScatter(const CollectiveSpec& spec) {
   const Folding folding(spec.size);
   const uint64_t count = spec.count, n = static_cast<uint64_t>(spec.size);
+  if (folding.IsFoldedIn(spec.rank)) return FoldedInSchedule(spec, n * count);
   ScheduleBuilder builder;
-  if (folding.IsFoldedIn(spec.rank)) {
-    const uint32_t sent = builder.Send(spec.rank - 1, Input(0), n * count);
-    builder.Receive(spec.rank - 1, Output(0), count, {spec.in_place ? sent : kNone});
-    return std::move(builder).Finish();
-  }
   const int node = folding.NodeOf(spec.rank);
   auto stretch = [&](Range range) {
     const uint64_t begin = static_cast<uint64_t>(folding.FirstRank(range.begin)) * count;
@@ -163,24 +155,10 @@ Cost CostOf(const CollectiveSpec& spec) {
     cost.elements += whole, cost.reduced += whole;
     cost.balance = (moved + (all ? 2 : 1) * folded * whole) / (cost.elements * spec.size);
   }
-  cost = SpreadOverHosts(cost, spec);
-  BetweenSwitches between(spec);
-  if (!between.any()) return cost;
-  for (int rank = 0; rank < spec.size && folds; ++rank) {
-    if (!folding.IsFoldedIn(rank)) continue;
-    between.Add(rank, rank - 1, whole);
-    between.Add(rank - 1, rank, all ? whole : static_cast<double>(spec.count));
-  }
-  if (folds) between.EndExchange(all ? 2 * whole : whole, cost);
-  for (int bit = 1; bit < folding.nodes(); bit *= 2) {
-    // The first exchange is of a half: with the nearest node, or with the farthest.
-    const double part = all ? whole / bit : whole * bit / nodes;
-    for (int node = 0; node < folding.nodes(); ++node) {
-      between.Add(folding.RankOf(node), folding.RankOf(node ^ bit), part);
-    }
-    between.EndExchange(part, cost);
-  }
-  return cost;
+  // The first exchange is of a half: with the nearest node, or with the farthest.
+  return FoldedBetweenSwitches(SpreadOverHosts(cost, spec), spec, whole,
+                               all ? whole : static_cast<double>(spec.count),
+                               [&](int bit) { return all ? whole / bit : whole * bit / nodes; });
 }
 
 }  // namespace

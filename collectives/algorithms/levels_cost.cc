@@ -135,7 +135,7 @@ Cost LevelsCost(const CollectiveSpec& spec) {
   cost.staged = LevelsStaged(spec, place);
   cost.posts = LevelsPosts(spec, place);
   // Inside a host contributions are stored before they are reduced (direct).
-  if (spec.rounds_once && m > 2) cost.copied += cost.reduced * (m - 1) / (m - 1 + outside);
+  if (HoldsContributions(spec, place)) cost.copied += cost.reduced * (m - 1) / (m - 1 + outside);
   return cost;
 }
 

@@ -1,5 +1,6 @@
 // Reductions by owners: each part has one, which reduces the contributions of all ranks to it,
-// chunk by chunk, and sends results on. Direct and gather_reduce differ in how it reduces a chunk.
+// chunk by chunk, and sends results on. Direct and gather_reduce differ in how it reduces a chunk
+// (contributions.h).
 //
 // A Reducer is made from (ScheduleBuilder&, spec, elements of the longest chunk). Its
 // Reduce(out, own, length) appends the steps for a chunk of this rank's part, of which `own` is
@@ -15,10 +16,6 @@
 #include "collectives/schedule.h"
 
 namespace weft::collectives {
-
-// Chunks whose contributions an owner holds at once, where it stores them: one is reduced while the
-// next one comes.
-inline constexpr size_t kChunksHeld = 2;
 
 // How many chunks the reductions run ahead of the distribution of results: enough that an owner
 // never waits for a result to leave before it takes the next contribution.

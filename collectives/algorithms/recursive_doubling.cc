@@ -14,12 +14,8 @@ namespace {
 RankSchedule AllReduce(const CollectiveSpec& spec) {
   const Folding folding(spec.size);
   const uint64_t count = spec.count;
+  if (folding.IsFoldedIn(spec.rank)) return FoldedInSchedule(spec, count);
   ScheduleBuilder builder;
-  if (folding.IsFoldedIn(spec.rank)) {
-    const uint32_t sent = builder.Send(spec.rank - 1, Input(0), count);
-    builder.Receive(spec.rank - 1, Output(0), count, {spec.in_place ? sent : kNone});
-    return std::move(builder).Finish();
-  }
   const int node = folding.NodeOf(spec.rank);
   Place sum = Input(0);
   uint32_t last = kNone, first_send = kNone;
@@ -72,22 +68,8 @@ Cost CostOf(const CollectiveSpec& spec) {
     cost.staged = 1 - read / (folding.nodes() * log + 2 * folded);
     cost.balance = (folding.nodes() * log + 2 * folded) / (spec.size * exchanges);
   }
-  cost = SpreadOverHosts(cost, spec);
-  BetweenSwitches between(spec);
-  if (!between.any()) return cost;
-  for (int rank = 0; rank < spec.size && folding.any(); ++rank) {
-    if (!folding.IsFoldedIn(rank)) continue;
-    between.Add(rank, rank - 1, count);
-    between.Add(rank - 1, rank, count);
-  }
-  if (folding.any()) between.EndExchange(2 * count, cost);
-  for (int bit = 1; bit < folding.nodes(); bit *= 2) {
-    for (int node = 0; node < folding.nodes(); ++node) {
-      between.Add(folding.RankOf(node), folding.RankOf(node ^ bit), count);
-    }
-    between.EndExchange(count, cost);
-  }
-  return cost;
+  return FoldedBetweenSwitches(SpreadOverHosts(cost, spec), spec, count, count,
+                               [&](int) { return count; });
 }
 
 }  // namespace

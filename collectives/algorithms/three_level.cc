@@ -110,20 +110,30 @@ Cost CostOfParts(const CollectiveSpec& spec, const GroupPlace& place) {
                             : static_cast<double>(spec.count);
   const double stood_for = std::ceil(n / rails);  // parts that a rank passes on
   const double foreign = stood_for * (switches - 1) / switches;
-  const double across = (h - 1) * length + foreign * h * length / RailsOf(place);
+  double across = (h - 1) * length + foreign * h * length / RailsOf(place);
+  double messages = h - 1 + foreign * h + stood_for * (m - 1);
+  // An owner of what is gathered sends all of it to each host under its switch. What is reduced
+  // goes by pieces there too: each host reduces one, for which the owner contributes, and sends the
+  // sum to the owner.
+  if (reduces) {
+    across += (h - 1) * length / RailsOf(place);
+    messages += (h - 1) * h;
+  }
   const double chunks = std::ceil(length / static_cast<double>(spec.chunk));
   const Cost rail = RailCost(place, reduces ? CollectiveKind::kReduce : CollectiveKind::kBroadcast,
                              length, spec.chunk);
   Cost cost{.lanes = rails};
   cost.turns_across = rail.turns;
   cost.turns = (m > 1 ? 1 : 0) + rail.turns;
-  cost.messages = (h - 1 + foreign * h + stood_for * (m - 1)) * chunks;
+  cost.messages = messages * chunks;
   cost.elements = across + stood_for * (m - 1) * length;
   (reduces ? cost.reduced : cost.copied) = reduces ? cost.elements : length;
   cost.elements_across = rails * across;
   cost.elements_beyond = n * length * (switches - 1) / switches * UnplannedLoad(&place);
+  // Between hosts nothing has to be filled: from the first moment each rank has bytes of its own to
+  // send, and those that it passes on come while it sends them. In memory the last chunk follows.
   cost.fill_inside = m > 1 ? std::min(static_cast<double>(spec.chunk), length) : 0;
-  cost.fill = rail.fill + cost.fill_inside;
+  cost.fill = cost.fill_inside;
   if (reduces) cost.in_order = InOrder(rail, place);
   return cost;
 }

@@ -41,6 +41,7 @@ std::vector<std::pair<std::string, double*>> Fields(Calibration& calibration) {
   fields.emplace_back("reduce_byte", &calibration.reduce_byte);
   fields.emplace_back("copy_byte", &calibration.copy_byte);
   fields.emplace_back("switch_rank", &calibration.switch_rank);
+  fields.emplace_back("cache_kib", &calibration.cache_kib);
   return fields;
 }
 
@@ -58,6 +59,7 @@ const Calibration& DefaultCalibration() {
     // of a Xeon with AMX, where both ends copy, takes over an all-gather, where one end reads.
     made->segment_byte = 0.15;
     made->reduce_byte = 0.0095, made->copy_byte = 0.018, made->switch_rank = 1370;
+    made->cache_kib = 1024;
     made->source = "defaults";
     return made;
   }();
@@ -66,7 +68,8 @@ const Calibration& DefaultCalibration() {
 
 std::string ToText(const Calibration& calibration) {
   std::string text =
-      "# Costs of communication on this machine, in nanoseconds; written by weft-bw --calibrate.\n";
+      "# Costs of communication on this machine, in nanoseconds, and KiB of a core's cache; written"
+      " by weft-bw --calibrate.\n";
   Calibration copy = calibration;
   for (const auto& [name, value] : Fields(copy)) {
     absl::StrAppendFormat(&text, "%s %.6g\n", name, *value);
@@ -114,9 +117,12 @@ absl::StatusOr<Calibration> LoadCalibration(const Settings& settings) {
   std::stringstream text;
   text << stream.rdbuf();
   auto calibration = ParseCalibration(text.str(), file);
-  if (calibration.ok() || !wanted.empty()) return calibration;
-  WEFT_LOG_WARN(calibration.status().message(),
-                "; the defaults are used; weft-bw --calibrate writes it anew");
+  if (calibration.ok()) return calibration;
+  constexpr char kRemedy[] = "; weft-bw --calibrate writes it anew";
+  if (!wanted.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(calibration.status().message(), kRemedy));
+  }
+  WEFT_LOG_WARN(calibration.status().message(), "; the defaults are used", kRemedy);
   return DefaultCalibration();
 }
 

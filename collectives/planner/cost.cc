@@ -17,10 +17,6 @@
 namespace weft::collectives::planner {
 namespace {
 
-// What the ranks of a host move between them in caches; and what a rank finds in its core's cache
-// of what it has just written.
-constexpr double kCacheBytes = 1 << 20;
-
 constexpr int64_t kNeverRead = std::numeric_limits<int64_t>::max();
 
 double ElementsBeyond(const Cost& cost, const CollectiveSpec& spec) {
@@ -96,12 +92,12 @@ Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const
   const double copied = HasRoot(spec.kind) ? cost.copied : cost.copied * ranks;
   const double inside_host =
       std::max(cost.elements * cost.balance * ranks - cost.elements_across, 0.0);
-  const double again = 2 * message_bytes > kCacheBytes ? staged / 2 : 0;  // source and target
+  const double again = 2 * message_bytes > table.cache_bytes ? staged / 2 : 0;  // source and target
   const double shared = (inside_host * (1 + again) + copied) * bytes * at_once;
-  const double memory = std::max(shared - kCacheBytes, 0.0) * table.inside.host_byte;
-  const double wire = std::max(cost.elements_across * across.host_byte,
-                               ElementsBeyond(cost, spec) * SwitchByte(spec)) *
-                      bytes * on_wire;
+  const double memory = std::max(shared - table.cache_bytes, 0.0) * table.inside.host_byte;
+  const double nics = cost.elements_across * across.host_byte * bytes * on_wire;
+  const double cables = ElementsBeyond(cost, spec) * SwitchByte(spec) * bytes * on_wire;
+  const double wire = std::max(nics, cables);
 
   double exchanged = 0;
   for (const Cost::Exchange& one : cost.exchanges) {
@@ -132,7 +128,8 @@ Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const
   const double before = latency + fill;
   return {.overlapped = std::llround(before - hidden +
                                      std::max({work, memory, wire, link, slots, exchanged})),
-          .in_turn = std::llround(before + work + memory + wire + std::max(link, exchanged))};
+          .in_turn =
+              std::llround(before + work + memory + nics + cables + std::max(link, exchanged))};
 }
 
 CostTable TableFor(const Calibration& calibration, const Settings& settings, int cores) {
@@ -157,6 +154,7 @@ CostTable TableFor(const Calibration& calibration, const Settings& settings, int
   table.reduce_byte = calibration.reduce_byte;
   table.copy_byte = calibration.copy_byte;
   table.switch_rank = calibration.switch_rank;
+  table.cache_bytes = calibration.cache_kib * 1024;
   table.cores = cores;
   table.chunk_bytes = settings.ByteCount("collective.chunk_bytes").count();
   if (transport == "verbs") table.eager_bytes = settings.ByteCount("verbs.eager_max").count();
@@ -185,20 +183,21 @@ std::string ToWord(const CostTable& table) {
     absl::StrAppendFormat(&text, "%a,%a,%a,%a,", link->latency, link->message, link->byte,
                           link->host_byte);
   }
-  absl::StrAppendFormat(&text, "%a,%a,%a,%a,%d,%d,%d,%d,%d,%d,", table.segment_byte,
-                        table.reduce_byte, table.copy_byte, table.switch_rank, table.cores,
-                        table.chunk_bytes, table.eager_bytes, table.inside_eager_bytes,
-                        table.read_bytes, table.across_by_nic ? 1 : 0);
+  absl::StrAppendFormat(&text, "%a,%a,%a,%a,%a,%d,%d,%d,%d,%d,%d,", table.segment_byte,
+                        table.reduce_byte, table.copy_byte, table.switch_rank, table.cache_bytes,
+                        table.cores, table.chunk_bytes, table.eager_bytes,
+                        table.inside_eager_bytes, table.read_bytes, table.across_by_nic ? 1 : 0);
   return absl::StrCat(text, absl::BytesToHexString(table.source));
 }
 
 absl::StatusOr<CostTable> FromWord(absl::string_view word) {
-  constexpr size_t kNumbers = 12;
+  constexpr size_t kNumbers = 13;
   CostTable table;
   double* const numbers[kNumbers] = {
       &table.inside.latency, &table.inside.message, &table.inside.byte, &table.inside.host_byte,
       &table.across.latency, &table.across.message, &table.across.byte, &table.across.host_byte,
-      &table.segment_byte,   &table.reduce_byte,    &table.copy_byte,   &table.switch_rank};
+      &table.segment_byte,   &table.reduce_byte,    &table.copy_byte,   &table.switch_rank,
+      &table.cache_bytes};
   const std::vector<std::string> parts = absl::StrSplit(word, ',');
   bool right = parts.size() == kNumbers + 7;
   for (size_t i = 0; right && i < kNumbers; ++i) {

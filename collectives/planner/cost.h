@@ -17,9 +17,10 @@
 //                  host the receiver reads a message from the sender's memory (byte), or both ends
 //                  copy it, each for half of segment_byte, through the link's segment. Elements
 //                  that NICs move are no work, but take as long on the link
-//          memory  elements moved and copied by all ranks of a host, as far as caches do not hold
-//                  them, * host_byte inside; what goes through segments in messages of more than
-//                  half a cache is read from memory once more, for half of that
+//          memory  elements moved and copied by all ranks of a host, as far as a core's cache
+//                  (cache_bytes) does not hold them, * host_byte inside; what goes through segments
+//                  in messages of more than half a cache is read from memory once more, for half
+//                  of that
 //          wire    bytes between hosts * host_byte, across; and where it is known what the cables
 //                  between switches carry, the bytes that leave a switch by them; of exchanges
 //                  that follow one another, for each the longer of a link's time and a cable's
@@ -67,6 +68,7 @@ struct CostTable {
   double reduce_byte = 0;          // of an operand, in cache, on top of moving it
   double copy_byte = 0;
   double switch_rank = 0;        // from one rank to another on a core
+  double cache_bytes = 0;        // of one core: what a rank finds there of what it has just written
   int cores = 1;                 // of a host, for all its ranks
   int64_t chunk_bytes = 262144;  // collective.chunk_bytes
   int64_t eager_bytes = 0;       // messages between hosts up to this long do not wait for their
@@ -85,7 +87,7 @@ int64_t MessagesAcross(const Cost& cost);
 // Nanoseconds, whole: the same on every rank.
 struct Time {
   int64_t overlapped = 0;  // by the formula above
-  int64_t in_turn = 0;     // were work, memory and the wires not used at once
+  int64_t in_turn = 0;     // were work, memory, links, NICs and switches' cables not used at once
 };
 // `element` in bytes. 0 ranks or counts are fine.
 Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const CostTable& table);
@@ -104,15 +106,17 @@ struct Calibration {
   std::array<LinkCosts, kTransportCount> links;  // as kTransportNames
   double segment_byte = 0;                       // of shm
   double reduce_byte = 0, copy_byte = 0, switch_rank = 0;
+  double cache_kib = 0;  // KiB of a core's second-level cache, as the kernel says, not measured
   std::string source;
 };
 
 // Measured on two cores of an AMD EPYC 9005 (KVM), Linux 6.18; tcp over loopback. The transports
-// over a network have tcp's, with the latencies and rates of 100 Gbit/s NICs.
+// over a network have tcp's, with the latencies and rates of 100 Gbit/s NICs. A core of that
+// machine has a second-level cache of 1 MiB, which also counts where a kernel names none.
 const Calibration& DefaultCalibration();
 
-// Lines "shm.latency 350". Unknown names, missing ones and values that are no positive numbers are
-// errors that name line and file.
+// Lines "shm.latency 350", in ns but for cache_kib. Unknown names, missing ones and values that are
+// no positive numbers are errors that name line and file.
 std::string ToText(const Calibration& calibration);
 absl::StatusOr<Calibration> ParseCalibration(absl::string_view text, absl::string_view file);
 

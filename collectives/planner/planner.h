@@ -38,7 +38,8 @@ std::vector<Plan> PlansFor(const CollectiveSpec& spec, size_t element, const Cos
 
 // The model is exact to some 5 %: of the plans that cost no more than that above the cheapest, it
 // is the one that would cost least if nothing overlapped. What hides behind a copy, say, still
-// counts, for a caller may spare us the copy. Of those that cost the same to one part in a hundred
+// counts, for a caller may spare us the copy; and so do bytes on cables between switches that have
+// room, for other jobs use them. Of those that cost the same to one part in a hundred
 // either way, it is the one with the fewest messages between hosts, which wait and share the NICs
 // more than the model knows; of these the first in the table.
 // Or, where `forced` names an algorithm that has the kind, the cheapest plan of that.

@@ -211,6 +211,9 @@ TEST(CostTest, BetweenSwitchesIsWhatTheSchedulesHold) {
       EXPECT_LE(counted.elements_beyond, two_levels * 1.01);
       if (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter) {
         EXPECT_LE(counted.elements_beyond, two_levels / 3);
+        EXPECT_NEAR(cost.elements, counted.elements, 0.01 * counted.elements);
+        EXPECT_NEAR(cost.elements_across, counted.elements_across, 0.01 * counted.elements_across);
+        EXPECT_NEAR(cost.messages, counted.messages, 0.01 * counted.messages);
       }
     }
   }

@@ -92,7 +92,6 @@ TEST(PlannerTest, SeveralHostsSendLittleBetweenThem) {
   }
 }
 
-// A ring that leaves each host by one link still moves the rest of its bytes through memory.
 // Eight hosts in pairs under four switches whose cables carry all that their NICs do. What leaves
 // the ring of planned flows shares cables by chance, so that rings and chains are taken, which all
 // other algorithms equal in bytes and beat in turns.
@@ -150,6 +149,7 @@ TEST(PlannerTest, ATreeThatIsPlannedIsNoDearerThanItsCables) {
   EXPECT_NEAR(time(ring), 2 * cables, 0.2 * cables);
 }
 
+// A ring that leaves each host by one link still moves the rest of its bytes through memory.
 TEST(PlannerTest, WhatStaysInsideAHostPassesItsMemoryWhicheverRankSendsTheRest) {
   CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 32, 4 << 20);
   spec.place = Hosts(4, 8);
@@ -256,6 +256,25 @@ TEST(PlannerTest, LongMessagesHaveLeftTheCacheWhenTheyArePassedOn) {
                 1.2 * static_cast<double>(plan.nanoseconds));
     }
   }
+}
+
+// Two ranks send 4 MiB each, through segments. A message of half a cache, source and target, stays
+// there, a longer one is read again; and of what both move as much as the cache holds needs no
+// memory.
+TEST(PlannerTest, HowMuchStaysInACacheTheTableSays) {
+  CostTable table = Table(64);
+  table.inside = {.host_byte = 1};  // memory is all that takes time
+  table.segment_byte = 1e-9;
+  constexpr int64_t kEach = 4 << 20;
+  const CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 2, kEach);
+  const Cost cost{.messages = 1, .elements = kEach, .staged = 1};
+  const auto time = [&](int64_t cache) {
+    table.cache_bytes = static_cast<double>(cache);
+    return TimeOf(cost, spec, 1, table);
+  };
+  EXPECT_EQ(time(2 * kEach), 0);
+  EXPECT_EQ(time(2 * kEach - 1), 3 * kEach - (2 * kEach - 1));
+  EXPECT_EQ(time(kEach), 3 * kEach - kEach);
 }
 
 // What costs the same goes by neighbours, two links a rank.
@@ -365,36 +384,42 @@ TEST(PlannerTest, EachHopFillsAPipelineAtTheRateOfItsLink) {
               4 * 4096);
 }
 
-// Eight hosts of one rank along a planned ring: a broadcast of 64 KiB.
-TEST(PlannerTest, ASmallBroadcastOverSlowLinksGoesAlongTheChain) {
+// A broadcast of 64 KiB to eight ranks.
+CollectiveSpec SmallBroadcast(std::shared_ptr<const GroupPlace> place) {
   CollectiveSpec spec = Spec(CollectiveKind::kBroadcast, 8, 16384);
-  spec.place = SlowPairs(8, 1, 1, /*ring=*/true);
-  const CostTable table = Table(2);
-  const Plan plan = ChoosePlan(spec, 4, table, "");
-  EXPECT_EQ(plan.algorithm, &kChain) << plan.why;
+  spec.place = std::move(place);
+  return spec;
+}
+
+// The plan for `spec`: by `algorithm`, in the time of `chunks` chunks of 4 KiB on a slow link.
+Plan ExpectChosen(const CollectiveSpec& spec, const Algorithm& algorithm, int chunks) {
+  Plan plan = ChoosePlan(spec, 4, Table(2), "");
+  EXPECT_EQ(plan.algorithm, &algorithm) << plan.why;
+  EXPECT_EQ(plan.chunk, 1024U);
+  EXPECT_NEAR(Milliseconds(plan), chunks * 4096 * 80e-6, 0.15);
+  return plan;
+}
+
+// Eight hosts of one rank along a planned ring.
+TEST(PlannerTest, ASmallBroadcastOverSlowLinksGoesAlongTheChain) {
+  const CollectiveSpec spec = SmallBroadcast(SlowPairs(8, 1, 1, /*ring=*/true));
   // Sixteen chunks of 4 KiB over the root's link, and six more hops for the last one. Chunks of 16
   // KiB would take 4 + 6 times 1.31 ms, by which the chain seemed slower than three levels.
-  EXPECT_EQ(plan.chunk, 1024U);
-  EXPECT_NEAR(Milliseconds(plan), (16 + 6) * 4096 * 80e-6, 0.15);
+  ExpectChosen(spec, kChain, 16 + 6);
   // The root sends all to its neighbour, and half to the next switch: 1.5 * 5.24 ms. Trees leave
   // the planned ring: four halves go out of one switch by cables that count twice, 128 KiB at 80.
-  EXPECT_GT(Milliseconds(ChoosePlan(spec, 4, table, "three_level")), 1.5 * 5.24);
-  EXPECT_GT(Milliseconds(ChoosePlan(spec, 4, table, "tree")), 2 * 5.24);
+  EXPECT_GT(Milliseconds(ChoosePlan(spec, 4, Table(2), "three_level")), 1.5 * 5.24);
+  EXPECT_GT(Milliseconds(ChoosePlan(spec, 4, Table(2), "tree")), 2 * 5.24);
 }
 
 // Four hosts of two ranks, with a NIC for each.
 TEST(PlannerTest, ASmallBroadcastOverSlowRailsGoesByLevels) {
-  CollectiveSpec spec = Spec(CollectiveKind::kBroadcast, 8, 16384);
-  spec.place = SlowPairs(4, 2, 2, /*ring=*/false);
-  const CostTable table = Table(2);
-  const Plan plan = ChoosePlan(spec, 4, table, "");
-  EXPECT_EQ(plan.algorithm, &kHierarchical) << plan.why;
+  const CollectiveSpec spec = SmallBroadcast(SlowPairs(4, 2, 2, /*ring=*/false));
   // Each rail carries eight chunks of 4 KiB over three hops; a chunk inside a host takes 0.5 us.
-  EXPECT_EQ(plan.chunk, 1024U);
-  EXPECT_NEAR(Milliseconds(plan), (8 + 2) * 4096 * 80e-6, 0.15);
+  const Plan plan = ExpectChosen(spec, kHierarchical, 8 + 2);
   // A rank of the tree sends two halves of the buffer, six of seven times to another host, and two
   // hops have to be filled: 4.49 + 2 * 0.33 ms.
-  EXPECT_GT(Milliseconds(ChoosePlan(spec, 4, table, "tree")), 1.4 * Milliseconds(plan));
+  EXPECT_GT(Milliseconds(ChoosePlan(spec, 4, Table(2), "tree")), 1.4 * Milliseconds(plan));
 }
 
 // A chunk of 4 KiB takes longer on a slow link than its message costs, and on a fast one less.
@@ -417,6 +442,26 @@ TEST(PlannerTest, AStageInsideAHostCutsNoMessagesBetweenHosts) {
   const Plan plan = ChoosePlan(spec, 4, Table(2), "hierarchical");
   EXPECT_EQ(plan.chunk, spec.chunk);
   EXPECT_NEAR(Milliseconds(plan), 3 * 131072 * 80e-6, 0.3);
+}
+
+// By three levels each rank sends as much as by two, and half as much to other switches: its part
+// to its neighbour and a half of it across, its neighbour's half, and two halves of other parts.
+// All links are full from the first moment on, so that no hop of a part has to be filled. Sums come
+// back to their owners besides, so that what is reduced takes 3.5 parts instead of 3.
+TEST(PlannerTest, WhatIsGatheredOverSlowRailsCrossesFewCables) {
+  const CostTable table = Table(2);
+  for (const uint64_t count : {2048, 32768}) {  // 8 and 128 KiB a part
+    const double part = static_cast<double>(count) * 4 * 80e-6;
+    CollectiveSpec spec = Spec(CollectiveKind::kAllGather, 8, count);
+    spec.place = SlowPairs(4, 2, 2, false);
+    const Plan plan = ChoosePlan(spec, 4, table, "");
+    EXPECT_EQ(plan.algorithm, &kThreeLevel) << plan.why;
+    EXPECT_EQ(plan.chunk, spec.chunk);
+    EXPECT_NEAR(Milliseconds(plan), 3 * part, 0.03 * 3 * part);
+    spec.kind = CollectiveKind::kReduceScatter;
+    EXPECT_EQ(ChoosePlan(spec, 4, table, "").algorithm, &kHierarchical);
+    EXPECT_GE(Milliseconds(ChoosePlan(spec, 4, table, "three_level")), 3.5 * part);
+  }
 }
 
 // An exchange of 1 MiB: as many bytes by either, 6 * 128 KiB a NIC, in six messages to the ranks of
@@ -664,6 +709,7 @@ TEST(CostTableTest, TravelsUnchanged) {
   EXPECT_EQ(other.across.host_byte, table.across.host_byte);
   EXPECT_EQ(other.cores, 3);
   EXPECT_EQ(other.eager_bytes, 4096);
+  EXPECT_EQ(other.cache_bytes, 1 << 20);
   const CostTable shm = Table(3, "shm");
   const CostTable same = *FromWord(ToWord(shm));
   EXPECT_EQ(same.segment_byte, DefaultCalibration().segment_byte);
@@ -685,10 +731,10 @@ TEST(CalibrationTest, AFileIsReadAsWrittenAndItsFaultsAreNamed) {
   auto fault = [](const std::string& wrong) {
     return std::string(ParseCalibration(wrong, "costs").status().message());
   };
-  EXPECT_NE(fault(text + "tcp.latency 1\n").find("costs, line 26: \"tcp.latency 1\""),
+  EXPECT_NE(fault(text + "tcp.latency 1\n").find("costs, line 27: \"tcp.latency 1\""),
             std::string::npos)
       << fault(text + "tcp.latency 1\n");
-  EXPECT_EQ(fault("shm.latency 1\n"), "costs lacks copy_byte");
+  EXPECT_EQ(fault("shm.latency 1\n"), "costs lacks cache_kib");
   for (const char* wrong : {"shm.latency -1\n", "shm.latency nan\n", "shm.latency 1 2\n", "x\n"}) {
     EXPECT_NE(fault(wrong).find("line 1"), std::string::npos) << fault(wrong);
   }

@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "collectives/reduce.h"
 #include "topology/host/affinity.h"
+#include "topology/host/core_cache.h"
 
 namespace weft::bw {
 namespace {
@@ -356,6 +357,9 @@ absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, bool fo
     calibration.reduce_byte = std::min(calibration.reduce_byte, one.reduce_byte);
     calibration.copy_byte = std::min(calibration.copy_byte, one.copy_byte);
     calibration.switch_rank = std::min(calibration.switch_rank, one.switch_rank);
+  }
+  if (const std::optional<Bytes> cache = topology::CoreCache(); cache.has_value()) {
+    calibration.cache_kib = static_cast<double>(cache->count()) / 1024;
   }
   out.spread = all.Spread();
   // The others leave when rank 0 is done.

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/units.h"
 #include "collectives/planner/fabric_network.h"
 #include "topology/fabric/load.h"
 #include "topology/job/hostlist.h"
@@ -23,7 +24,9 @@ std::string CollectiveGroup::Describe() const {
   return absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks", " on ", hosts,
                       hosts == 1 ? " host" : " hosts", switches, fabric.empty() ? "" : " of ",
                       fabric, ", ", table.cores, table.cores == 1 ? " core" : " cores",
-                      " each; costs: ", table.source);
+                      " each with a cache of ",
+                      ToString(Bytes(static_cast<int64_t>(table.cache_bytes))),
+                      "; costs: ", table.source);
 }
 
 absl::StatusOr<std::vector<collectives::RankPlace>> PlacesOnFabric(const std::string& name,

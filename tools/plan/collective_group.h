@@ -40,7 +40,7 @@ struct CollectiveGroup {
   std::vector<NodeId> nodes;
   double software_latency = 0;
 
-  // "16 ranks on 2 hosts of megascale, 2 cores each; costs: defaults".
+  // "16 ranks on 2 hosts of megascale, 2 cores each with a cache of 1 MiB; costs: defaults".
   std::string Describe() const;
 };
 

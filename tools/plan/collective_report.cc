@@ -119,6 +119,7 @@ ordered_json Json(const CollectiveGroup& group, absl::Span<const CollectiveAnswe
                     {"hosts", group.hosts},
                     {"fabric", group.fabric},
                     {"cores", group.table.cores},
+                    {"cache_bytes", static_cast<int64_t>(group.table.cache_bytes)},
                     {"costs", group.table.source},
                     {"sizes", ordered_json::array()}};
   for (const CollectiveAnswer& answer : answers) {

@@ -152,7 +152,7 @@ TEST(WeftBw, CalibratesAndSaysWhichAlgorithmRanAndWhy) {
   // Whether the machine is busy or not.
   Outcome outcome = BandwidthProgram("--ranks 2 --calibrate --force" + set);
   ASSERT_EQ(outcome.status, 0) << outcome.output;
-  for (const char* measured : {"shm.latency ", "segment_byte ", "switch_rank "}) {
+  for (const char* measured : {"shm.latency ", "segment_byte ", "switch_rank ", "cache_kib "}) {
     EXPECT_THAT(outcome.output, HasSubstr(measured));
   }
   EXPECT_THAT(outcome.output, HasSubstr("# wrote " + file.string()));
@@ -191,6 +191,7 @@ TEST(WeftBw, ACalibrationOnABusyMachineIsNotKept) {
   EXPECT_EQ(result["written"], false);
   EXPECT_THAT(std::string(result["trouble"]), HasSubstr("(load average "));
   EXPECT_TRUE(result["costs_ns"].empty());
+  EXPECT_TRUE(result["cache_kib"].is_null());
 }
 
 TEST(WeftBw, ACalibrationThatCannotBeKeptIsNotMeasured) {

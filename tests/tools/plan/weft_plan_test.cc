@@ -363,8 +363,9 @@ TEST_F(WeftPlan, CollectiveNamesItsChoiceWithRunnersUpAndDrawsIt) {
       "collective all_reduce --hosts 4 --ranks-per-host 8 --cores 64 --transport verbs ";
   const Outcome one = Plan(group + "--size 1KiB --size 64MiB --count 3");
   ASSERT_EQ(one.status, 0) << one.output;
-  for (const char* text : {"32 ranks on 4 hosts", "all_reduce of 1 KiB", "all_reduce of 64 MiB",
-                           "busbw", "; then ", "\n* "}) {
+  for (const char* text :
+       {"32 ranks on 4 hosts", "64 cores each with a cache of ", "all_reduce of 1 KiB",
+        "all_reduce of 64 MiB", "busbw", "; then ", "\n* "}) {
     EXPECT_THAT(one.output, HasSubstr(text));
   }
   const Outcome table =
@@ -372,6 +373,7 @@ TEST_F(WeftPlan, CollectiveNamesItsChoiceWithRunnersUpAndDrawsIt) {
   ASSERT_EQ(table.status, 0) << table.output;
   const json result = json::parse(Read(folder_ / "plan.json"));
   EXPECT_EQ(result["ranks"], 32);
+  EXPECT_GT(result["cache_bytes"], 0);
   ASSERT_EQ(result["sizes"].size(), 10U);
   for (const json& size : result["sizes"]) {
     const json& plans = size["plans"];
