@@ -26,7 +26,7 @@ constexpr auto kTable = std::to_array<SettingRow>({
 
     {"progress.cpus", kText, "near", "", "Where the progress thread of a process runs. near: on those of the process's CPUs that belong to the NUMA node of its NIC, unless ranks fill the cores or compute threads are bound to one core each; free: on all CPUs of the process; or a list of CPUs, such as 0-3,8."},
     {"wait.spin", kDuration, "2us", "0..1s", "How long a waiting thread polls without giving up its core; 0 where ranks outnumber cores."},
-    {"wait.yield", kDuration, "200us", "0..1s", "How long a waiting thread polls after wait.spin, with sched_yield between polls, before it sleeps in the kernel."},
+    {"wait.yield", kDuration, "200us", "0..1s", "How long a waiting thread polls after wait.spin, with sched_yield between polls, before it sleeps in the kernel; 0 while its call waits for links to be made, where ranks outnumber cores."},
 
     {"shm.slot_bytes", kBytes, "128KiB", "4KiB..16MiB", "Payload of one slot of a shared-memory link: the unit in which messages are cut."},
     {"shm.slots", kInteger, "8", "2..256", "Slots of a shared-memory link: how far a sender may run ahead of the receiver."},

@@ -298,6 +298,15 @@ bool Execution::Advance(Peers& peers, uint32_t window) {
   return moved;
 }
 
+bool Execution::AwaitsLink() const {
+  for (size_t c = 0; c < progress_.size(); ++c) {
+    const Plan::Channel& channel = plan_->channels[c];
+    if (progress_[c].done == channel.steps.size()) continue;
+    if (!call_.group[static_cast<size_t>(channel.peer)]->HasLink(channel.sends)) return true;
+  }
+  return false;
+}
+
 bool Execution::AtRest() {
   for (const Plan::Channel& channel : plan_->channels) {
     if (Holds(channel.peer)) return false;

@@ -93,6 +93,9 @@ class Runner {
   // and from, one peer may be at the transport.
   virtual bool Advance(Peers& peers, uint32_t window) = 0;
   virtual Outlook outlook() const { return Outlook::kLinks; }
+  // A message is left whose link is not there yet, or still has its handshake before it: another
+  // process has to run first.
+  virtual bool AwaitsLink() const { return false; }
   // Tells the ranks that share memory that this one waits on `cpu`; true if one that it waits for
   // has just waited there, too. False where that is not known.
   virtual bool WaitsOnCpuOfPeer(int /*cpu*/) { return false; }
@@ -120,6 +123,7 @@ class Execution final : public Runner {
   void Begin(const Invocation& invocation, Peers& peers) override;
   void Rest() override;
   bool Advance(Peers& peers, uint32_t window = UINT32_MAX) override;
+  bool AwaitsLink() const override;
 
   bool done() const override { return left_ == 0; }
   const absl::Status& status() const override { return status_; }

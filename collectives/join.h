@@ -3,12 +3,13 @@
 //   store       connects to the job's store; one rank serves it where no launcher does
 //   transports  opens what this rank is reached by
 //   exchange    gives this rank's record and gets those of its planned neighbours
-//               (rendezvous/fast_init.h); who shares a host with whom comes from rank 0
+//               (rendezvous/fast_init.h); who shares a host with whom comes from rank 0, and in a
+//               small job where everybody is, too (rank_directory.h)
 //   groups      what the program makes before it works
 //
-// Another rank's record is fetched when this one first sends to it. The environment is that
-// of weft-run, torchrun, mpirun or srun (rendezvous/launchers.h); a program started by nobody is a
-// job of one rank.
+// In a larger job another rank's record is fetched when this one first sends to it. The environment
+// is that of weft-run, torchrun, mpirun or srun (rendezvous/launchers.h); a program started by
+// nobody is a job of one rank.
 #ifndef WEFT_COLLECTIVES_JOIN_H_
 #define WEFT_COLLECTIVES_JOIN_H_
 

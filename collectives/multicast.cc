@@ -199,6 +199,8 @@ class RingOpening {
 
   const absl::Status& status() const { return exchange_.status(); }
   int failed_peer() const { return exchange_.failed_peer(); }
+  // A ring that a link has not shown yet waits for that link's handshake.
+  bool AwaitsLink() const { return stage_ == Stage::kShow || exchange_.AwaitsLink(); }
   bool AtRest() { return stage_ == Stage::kShow || exchange_.AtRest(); }
   bool Holds(int peer) { return stage_ != Stage::kShow && exchange_.Holds(peer); }
   PostedCount Posted(int peer) const {  // in both exchanges, which have one tag
@@ -407,6 +409,12 @@ Outlook MulticastRun::outlook() const {
     if (rings().Has(peer, call_.ring_call)) return Outlook::kReady;
   }
   return Outlook::kNothing;
+}
+
+bool MulticastRun::AwaitsLink() const {
+  if (links_ != nullptr) return links_->AwaitsLink();
+  return opening_ != nullptr && rings().state() == MulticastRings::State::kNone &&
+         opening_->AwaitsLink();
 }
 
 bool MulticastRun::WaitsOnCpuOfPeer(int cpu) {

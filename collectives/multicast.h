@@ -120,6 +120,7 @@ class MulticastRun final : public Runner {
   void Rest() override;
   bool Advance(Peers& peers, uint32_t window) override;
   Outlook outlook() const override;
+  bool AwaitsLink() const override;
   bool WaitsOnCpuOfPeer(int cpu) override;
   bool done() const override { return links_ == nullptr ? done_ : links_->done(); }
   const absl::Status& status() const override;

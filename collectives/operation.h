@@ -96,11 +96,12 @@ class Operation : public Work {
   GroupRank source() const override { return GroupRank(); }
 
   // ---- For the engine.
-  Group& group() { return *group_; }
+  Group& group() const { return *group_; }
   virtual void Begin(Peers& peers) = 0;
   virtual bool Advance(Peers& peers, uint64_t turn) = 0;
   virtual Outlook outlook() const { return Outlook::kLinks; }
-  virtual bool WaitsOnCpuOfPeer(int /*cpu*/) { return false; }  // Runner's
+  virtual bool AwaitsLink() const { return false; }             // Runner's
+  virtual bool WaitsOnCpuOfPeer(int /*cpu*/) { return false; }  // likewise
   virtual bool complete() const = 0;                            // everything moved
   virtual absl::Status failure(int* peer) const = 0;  // the first; *peer: group rank or -1
   virtual bool AtRest() = 0;

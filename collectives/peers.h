@@ -32,6 +32,10 @@ struct Peer {
   uint64_t send_full_turn = 0, receive_full_turn = 0;
   net::FlowWatch send_watch, receive_watch;  // of the sampler (recorder.h)
 
+  // Whether the link to it (`sends`), or from it, is there and has had its handshake.
+  bool HasLink(bool sends) const {
+    return sends ? send != nullptr && send->connected() : receive != nullptr;
+  }
   bool HoldsNotices() const {  // that it would not get if its links were closed now
     return !notices.empty() || (send != nullptr && send->HoldsNotices()) ||
            (receive != nullptr && receive->HoldsNotices());

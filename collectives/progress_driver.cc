@@ -290,7 +290,7 @@ bool ProgressDriver::Drive(Operation* operation, int64_t until_ns) {
     // Nobody waits for what the background thread does: it leaves the cores to those who compute.
     if (operation != nullptr && idle_ns < spin_ns_) {
       Pause();
-    } else if (operation != nullptr && idle_ns < spin_ns_ + yield_ns_ &&
+    } else if (operation != nullptr && idle_ns < spin_ns_ + yield_ns_ && MayYield(*operation) &&
                !ShouldLeaveCpu(*operation, now_ns)) {
       sched_yield();
       Look(*operation, [] { sched_yield(); });

@@ -9,9 +9,12 @@
 //     at once costs no hand-over between threads.
 //
 // A driver with nothing to do spins, then yields, then lays the role down and sleeps on the
-// transports' descriptors; any other thread may take the role meanwhile. One thread sleeps there at
-// a time, so that whoever has finished its operation can wake that very thread; others that have
-// nothing to do either rest until it leaves, or their own operation is done.
+// transports' descriptors; any other thread may take the role meanwhile. Where ranks outnumber
+// cores, it does not spin; nor does it yield while its operation waits for a link to be made, since
+// each step of a handshake needs a core for the other process, and a thread that yields takes its
+// turns from that. One thread sleeps there at a time, so that whoever has finished its operation
+// can wake that very thread; others that have nothing to do either rest until it leaves, or their
+// own operation is done.
 //
 // Thread-safe, but for Open(), Watch(), Begin() and Stop().
 #ifndef WEFT_COLLECTIVES_PROGRESS_DRIVER_H_
@@ -61,8 +64,9 @@ class ProgressDriver {
 
   absl::Status Open();
   absl::Status Watch(int fd);  // wakes a sleeping driver when it is readable
-  // How long a driver with nothing to do spins, then yields, before it sleeps; starts the
-  // background thread, "weft-progress", on `cpus` of the process's (NearBinding); empty: on all.
+  // How long a driver with nothing to do spins, then yields, before it sleeps; `spin` 0 says that
+  // ranks outnumber cores. Starts the background thread, "weft-progress", on `cpus` of the
+  // process's (NearBinding); empty: on all.
   void Begin(absl::Duration spin, absl::Duration yield, CpuSet cpus = {});
   // Ends the background thread, and returns when no other thread is in here any more.
   void Stop();
@@ -108,6 +112,10 @@ class ProgressDriver {
   // Without mutex_, as the driver: until `operation`, which is not done, can move, or links may
   // have something for it, or for a few times. Not while there are others, which move by turns.
   void Look(const Operation& operation, void (*wait)()) const;
+  // By the driver, which has nothing to do: whether it may yield instead of sleeping.
+  bool MayYield(const Operation& operation) const {
+    return spin_ns_ > 0 || !operation.AwaitsLink();
+  }
   // By the driver, which has spun in vain: whether `operation` waits for a process that has just
   // waited on this CPU, too. To yield would keep both there; the kernel wakes one that sleeps on a
   // CPU that is idle. True once in 10 ms at most, and never where ranks outnumber cores.

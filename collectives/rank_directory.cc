@@ -16,9 +16,9 @@ namespace {
 // A look-up of a record takes no longer than this: all have given theirs by then.
 constexpr absl::Duration kLookupPatience = absl::Seconds(30);
 
-// Ranks of a job that is small enough for every rank to learn all addresses at the start, some 200
+// Ranks of a job that is small enough for every rank to learn all addresses at the start, some 100
 // bytes each, so that the first collective looks none up.
-constexpr int kAllRecordsRanks = 64;
+constexpr int kAllAddressesRanks = 64;
 
 // Words of the store cannot hold spaces.
 std::string Word(absl::string_view text) {
@@ -31,10 +31,33 @@ std::string FromWord(absl::string_view word) {
 // Words of a record's address: one for each transport, then rank 0's costs, then the place.
 constexpr size_t kCostsWord = kTransportsMax, kWords = kTransportsMax + 2;
 
+absl::Status NoValidAddresses(Rank rank) {
+  return absl::DataLossError(absl::StrCat("rank ", rank.value(), " published no valid addresses"));
+}
+
 absl::StatusOr<std::vector<std::string>> WordsIn(const MemberRecord& record, Rank rank) {
   std::vector<std::string> words = absl::StrSplit(record.address, ' ');
   if (words.size() == kWords) return words;
-  return absl::DataLossError(absl::StrCat("rank ", rank.value(), " published no valid addresses"));
+  return NoValidAddresses(rank);
+}
+
+// Words of the table: the numbers of the hosts, rank 0's costs, the numbers of the distinct places,
+// the addresses of all ranks, empty in a job that is not small, and each distinct place.
+constexpr size_t kHostsOfTable = 0, kCostsOfTable = 1, kPlacesOfTable = 2, kAddressesOfTable = 3,
+                 kBeforePlaces = 4;
+constexpr char kBetweenRanks = ',', kBetweenTransports = ';';
+
+// Of all ranks, in one word.
+std::string EncodeAddresses(const std::map<int, MemberRecord>& members) {
+  std::string out;
+  for (const auto& [rank, record] : members) {
+    if (rank > 0) out += kBetweenRanks;
+    std::vector<absl::string_view> words =
+        absl::StrSplit(record.address, absl::MaxSplits(' ', kTransportsMax));
+    words.resize(kTransportsMax);
+    absl::StrAppend(&out, absl::StrJoin(words, absl::string_view(&kBetweenTransports, 1)));
+  }
+  return out;
 }
 
 constexpr char kNewTable[] = "table";
@@ -43,9 +66,9 @@ std::string TableKey(const RejoinableOptions& options) {
   return absl::StrCat(options.job, "/hosts");
 }
 
-// Hosts, costs, which of the distinct places each rank has, and these.
-std::string EncodeTable(const std::map<int, MemberRecord>& members,
-                        const planner::CostTable& costs) {
+// `addresses`: what EncodeAddresses() gives, or empty.
+std::string EncodeTable(const std::map<int, MemberRecord>& members, const planner::CostTable& costs,
+                        absl::string_view addresses) {
   std::vector<std::string> names, places, distinct;
   for (const auto& [rank, record] : members) {
     names.push_back(record.host);
@@ -56,7 +79,7 @@ std::string EncodeTable(const std::map<int, MemberRecord>& members,
     if (kinds[rank] == static_cast<int>(distinct.size())) distinct.push_back(places[rank]);
   }
   return absl::StrCat(EncodeNumbers(NumberNames(names)), " ", planner::ToWord(costs), " ",
-                      EncodeNumbers(kinds), " ", absl::StrJoin(distinct, " "));
+                      EncodeNumbers(kinds), " ", addresses, " ", absl::StrJoin(distinct, " "));
 }
 
 }  // namespace
@@ -84,13 +107,15 @@ absl::StatusOr<RankDirectory::Addresses> RankDirectory::Exchange(const Rejoinabl
   // Rank 0's record has the costs as well, so that a rank with all records can make the table.
   absl::StrAppend(&init.address, rank_ == Rank(0) ? planner::ToWord(own_.costs) : "", " ",
                   ToWord(own_.place));
-  init.all_records = (rank_ == Rank(0) && !options.rejoining.has_value()) ||
-                     options.world_size <= kAllRecordsRanks;
+  init.wanted = RecordsWantedBy(options);
   init.timeout = options.settings.Duration("store.timeout");
   auto job = ExchangeRecords(options, init);
   if (!job.ok()) return Annotate(job.status(), "learn the addresses of the other ranks");
-  WEFT_RETURN_IF_ERROR(ShareTable(options, *job));
+  WEFT_ASSIGN_OR_RETURN(const std::string table, ShareTable(options, *job));
   Addresses addresses;
+  if (init.wanted == FastInitOptions::Wanted::kNone) {
+    WEFT_ASSIGN_OR_RETURN(addresses, AddressesInTable(table));
+  }
   for (const auto& [rank, record] : job->members) {
     if (Rank(rank) == rank_) continue;
     WEFT_ASSIGN_OR_RETURN(std::string address, AddressIn(record, Rank(rank)));
@@ -104,6 +129,16 @@ absl::StatusOr<RankDirectory::Addresses> RankDirectory::Exchange(const Rejoinabl
         found(Rank(rank), AddressIn(*record, Rank(rank)));
       });
   return addresses;
+}
+
+// A process that comes into a job which goes on takes no addresses from the table: those of ranks
+// that were replaced before it would be old ones.
+FastInitOptions::Wanted RankDirectory::RecordsWantedBy(const RejoinableOptions& options) const {
+  using Wanted = FastInitOptions::Wanted;
+  const bool is_small = options.world_size <= kAllAddressesRanks;
+  if (options.rejoining.has_value()) return is_small ? Wanted::kAll : Wanted::kPlanned;
+  if (rank_ == Rank(0)) return Wanted::kAll;
+  return is_small ? Wanted::kNone : Wanted::kPlanned;
 }
 
 absl::StatusOr<JobGroups> RankDirectory::ExchangeRecords(const RejoinableOptions& options,
@@ -140,7 +175,8 @@ absl::StatusOr<std::string> RankDirectory::RenewTable(const RejoinableOptions& o
   members.insert(now.begin(), now.end());
   WEFT_ASSIGN_OR_RETURN(const std::string old, ReadTable(options, TableKey(options)));
   WEFT_RETURN_IF_ERROR(TakeTable(old));  // for rank 0's costs
-  WEFT_RETURN_IF_ERROR(options.store->Set(TableKey(options), EncodeTable(members, own_.costs)));
+  WEFT_RETURN_IF_ERROR(
+      options.store->Set(TableKey(options), EncodeTable(members, own_.costs, /*addresses=*/"")));
   return std::string(kNewTable);
 }
 
@@ -173,7 +209,8 @@ int RankDirectory::transport(Rank rank) const {
   return has_memory && (!has_network || host(rank) == host(rank_)) ? 0 : 1;
 }
 
-absl::Status RankDirectory::ShareTable(const RejoinableOptions& options, const JobGroups& job) {
+absl::StatusOr<std::string> RankDirectory::ShareTable(const RejoinableOptions& options,
+                                                      const JobGroups& job) {
   const std::string key = TableKey(options);
   std::string table;
   const bool has_all = static_cast<int>(job.members.size()) == options.world_size;
@@ -181,13 +218,14 @@ absl::Status RankDirectory::ShareTable(const RejoinableOptions& options, const J
     WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> words,
                           WordsIn(job.members.at(0), Rank(0)));
     WEFT_ASSIGN_OR_RETURN(const planner::CostTable costs, planner::FromWord(words[kCostsWord]));
-    table = EncodeTable(job.members, costs);
+    const bool is_small = options.world_size <= kAllAddressesRanks;
+    table = EncodeTable(job.members, costs, is_small ? EncodeAddresses(job.members) : "");
     if (rank_ == Rank(0)) WEFT_RETURN_IF_ERROR(options.store->Set(key, table));
   } else {
     WEFT_ASSIGN_OR_RETURN(table, ReadTable(options, key));
   }
-  const absl::Status status = TakeTable(table);
-  return status.ok() ? status : Annotate(status, absl::StrCat("key ", key, " of the store"));
+  WEFT_RETURN_IF_ERROR(Annotate(TakeTable(table), absl::StrCat("key ", key, " of the store")));
+  return table;
 }
 
 absl::StatusOr<std::string> RankDirectory::ReadTable(const RejoinableOptions& options,
@@ -202,16 +240,15 @@ absl::StatusOr<std::string> RankDirectory::ReadTable(const RejoinableOptions& op
 }
 
 absl::Status RankDirectory::TakeTable(absl::string_view table) {
-  constexpr size_t kBefore = 3;  // words before the distinct places
   const int ranks = static_cast<int>(hosts_.size());
-  const std::vector<std::string> words = absl::StrSplit(table, ' ');
-  if (words.size() <= kBefore) return absl::DataLossError("no table of hosts");
-  WEFT_ASSIGN_OR_RETURN(hosts_, DecodeNumbers(words[0], ranks));
-  WEFT_ASSIGN_OR_RETURN(own_.costs, planner::FromWord(words[1]));
-  WEFT_ASSIGN_OR_RETURN(const std::vector<int> kinds, DecodeNumbers(words[2], ranks));
-  std::vector<RankPlace> distinct(words.size() - kBefore);
+  const std::vector<absl::string_view> words = absl::StrSplit(table, ' ');
+  if (words.size() <= kBeforePlaces) return absl::DataLossError("no table of hosts");
+  WEFT_ASSIGN_OR_RETURN(hosts_, DecodeNumbers(words[kHostsOfTable], ranks));
+  WEFT_ASSIGN_OR_RETURN(own_.costs, planner::FromWord(words[kCostsOfTable]));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<int> kinds, DecodeNumbers(words[kPlacesOfTable], ranks));
+  std::vector<RankPlace> distinct(words.size() - kBeforePlaces);
   for (size_t kind = 0; kind < distinct.size(); ++kind) {
-    WEFT_ASSIGN_OR_RETURN(distinct[kind], RankPlaceFromWord(words[kBefore + kind]));
+    WEFT_ASSIGN_OR_RETURN(distinct[kind], RankPlaceFromWord(words[kBeforePlaces + kind]));
   }
   for (size_t rank = 0; rank < places_.size(); ++rank) {
     const auto kind = static_cast<size_t>(kinds[rank]);
@@ -222,9 +259,33 @@ absl::Status RankDirectory::TakeTable(absl::string_view table) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<RankDirectory::Addresses> RankDirectory::AddressesInTable(
+    absl::string_view table) const {
+  const std::vector<absl::string_view> words = absl::StrSplit(table, ' ');
+  const std::vector<absl::string_view> ranks =
+      absl::StrSplit(words[kAddressesOfTable], kBetweenRanks);
+  if (ranks.size() != hosts_.size()) return absl::DataLossError("no addresses of all ranks");
+  Addresses addresses;
+  addresses.reserve(ranks.size());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const Rank rank(static_cast<int>(i));
+    if (rank == rank_) continue;
+    const std::vector<absl::string_view> own = absl::StrSplit(ranks[i], kBetweenTransports);
+    if (own.size() != kTransportsMax) return NoValidAddresses(rank);
+    WEFT_ASSIGN_OR_RETURN(std::string address,
+                          AddressInWord(own[static_cast<size_t>(transport(rank))], rank));
+    addresses.emplace_back(rank, std::move(address));
+  }
+  return addresses;
+}
+
 absl::StatusOr<std::string> RankDirectory::AddressIn(const MemberRecord& record, Rank rank) const {
   WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> words, WordsIn(record, rank));
-  std::string address = FromWord(words[static_cast<size_t>(transport(rank))]);
+  return AddressInWord(words[static_cast<size_t>(transport(rank))], rank);
+}
+
+absl::StatusOr<std::string> RankDirectory::AddressInWord(absl::string_view word, Rank rank) const {
+  std::string address = FromWord(word);
   if (!address.empty()) return address;
   return absl::FailedPreconditionError(
       absl::StrCat("rank ", rank.value(), " has another setting of \"transport\" than rank ",

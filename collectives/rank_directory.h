@@ -3,9 +3,10 @@
 //
 // Every rank gives one record (rendezvous/fast_init.h): its host, its address on each transport
 // that it has opened, its place, and of rank 0 the costs. Rank 0 gets all records and makes one
-// table of the hosts, the costs and the places, which the others read from the store; in a small
-// job everybody gets all records and makes that table. Other ranks' addresses are looked up when
-// they are first wanted.
+// table of the hosts, the costs and the places, which the others read from the store. In a small
+// job, of up to 64 ranks, it has everybody's addresses too, and no rank but rank 0 reads a record;
+// else a rank gets the records of its neighbours, and looks another's address up when that is first
+// wanted. A process that comes into a job which goes on reads records in any case.
 //
 // Exchange() is called once, before anything else; then all but LookUp() is constant, until
 // TakeReplaced() is called, while nobody uses it otherwise. Of replaced ranks the first looks at
@@ -70,6 +71,7 @@ class RankDirectory {
   void StopLookingUp() { lookup_.reset(); }
 
  private:
+  FastInitOptions::Wanted RecordsWantedBy(const RejoinableOptions& options) const;
   absl::StatusOr<JobGroups> ExchangeRecords(const RejoinableOptions& options,
                                             const FastInitOptions& init);
   // What the first replaced rank tells the others: "table" where it has made a new one.
@@ -77,10 +79,15 @@ class RankDirectory {
                                          const FastInitOptions& init,
                                          const std::map<int, MemberRecord>& before,
                                          const std::map<int, MemberRecord>& now);
-  absl::Status ShareTable(const RejoinableOptions& options, const JobGroups& job);
+  // Makes the table, as rank 0, or reads it; takes it and returns it.
+  absl::StatusOr<std::string> ShareTable(const RejoinableOptions& options, const JobGroups& job);
   absl::StatusOr<std::string> ReadTable(const RejoinableOptions& options, const std::string& key);
   absl::Status TakeTable(absl::string_view table);
+  // After TakeTable(), as transport() is asked: of all ranks but this one.
+  absl::StatusOr<Addresses> AddressesInTable(absl::string_view table) const;
   absl::StatusOr<std::string> AddressIn(const MemberRecord& record, Rank rank) const;
+  // Of one transport: the one that reaches the rank.
+  absl::StatusOr<std::string> AddressInWord(absl::string_view word, Rank rank) const;
 
   Own own_;
   Rank rank_;

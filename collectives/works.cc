@@ -40,7 +40,7 @@ CallRecord MessageWork::ToRecord() const {
   record.name = static_cast<RecordName>(sends_ ? kSendName : kReceiveName);
   record.type = static_cast<uint8_t>(DataType::kUint8);
   record.sequence = tag_;
-  if (peer_ >= 0) record.peer = const_cast<MessageWork*>(this)->other().rank.value();
+  if (peer_ >= 0) record.peer = other().rank.value();
   record.bytes = record.count = bytes_;
   return record;
 }
@@ -66,7 +66,7 @@ void MessageWork::Choose(Peers& peers, int peer) {
 bool MessageWork::Needs(int peer) const {
   if (complete_) return false;
   if (peer_ >= 0) return peer == peer_;
-  const auto& peers = const_cast<MessageWork*>(this)->group().peers;
+  const auto& peers = group().peers;
   return std::all_of(peers.begin(), peers.end(),
                      [](const Peer* other) { return other == nullptr || !other->gone.ok(); });
 }
@@ -104,8 +104,7 @@ std::string MessageWork::Describe() const {
     return absl::StrCat("receive of ", bytes_, " bytes from any rank with tag ", tag_);
   }
   return absl::StrCat(sends_ ? "send" : "receive", " of ", bytes_, " bytes ",
-                      sends_ ? "to rank " : "from rank ",
-                      const_cast<MessageWork*>(this)->other().rank.value(), " with tag ", tag_);
+                      sends_ ? "to rank " : "from rank ", other().rank.value(), " with tag ", tag_);
 }
 
 bool MessageWork::Post(Peers& peers, uint64_t turn) {

@@ -67,6 +67,7 @@ class CollectiveWork final : public Operation {
     return runner_->status();
   }
   Outlook outlook() const override { return has_begun ? runner_->outlook() : Outlook::kLinks; }
+  bool AwaitsLink() const override { return has_begun && runner_->AwaitsLink(); }
   bool WaitsOnCpuOfPeer(int cpu) override { return has_begun && runner_->WaitsOnCpuOfPeer(cpu); }
   bool AtRest() override { return runner_->AtRest(); }
   bool Holds(int peer) override { return runner_->Holds(peer); }
@@ -114,6 +115,7 @@ class MessageWork final : public Operation {
 
   void Begin(Peers& peers) override;
   bool Advance(Peers& peers, uint64_t turn) override;
+  bool AwaitsLink() const override { return peer_ >= 0 && !complete_ && !other().HasLink(sends_); }
   bool complete() const override { return complete_; }
   absl::Status failure(int* peer) const override {
     *peer = peer_;
@@ -148,7 +150,7 @@ class MessageWork final : public Operation {
   }
 
  private:
-  Peer& other() { return *group().peers[static_cast<size_t>(peer_)]; }
+  Peer& other() const { return *group().peers[static_cast<size_t>(peer_)]; }
   bool Post(Peers& peers, uint64_t turn);
   void Seek(Peers& peers);
 

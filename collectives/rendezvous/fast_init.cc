@@ -50,7 +50,7 @@ absl::StatusOr<MemberRecord> OwnRecord(const FastInitOptions& options) {
   return own;
 }
 
-// This rank's groups. `members`: itself and RecordsWanted().
+// This rank's groups. `members`: itself and RanksWanted().
 absl::StatusOr<JobGroups> Assemble(const FastInitOptions& options,
                                    std::map<int, MemberRecord> members) {
   JobGroups job;
@@ -78,7 +78,8 @@ absl::StatusOr<JobGroups> Assemble(const FastInitOptions& options,
 }
 
 std::vector<int> RanksWanted(const FastInitOptions& options) {
-  if (options.all_records) {
+  if (options.wanted == FastInitOptions::Wanted::kNone) return {};
+  if (options.wanted == FastInitOptions::Wanted::kAll) {
     std::vector<int> others = RankSet::Below(options.mesh.ranks()).ranks();
     std::erase(others, options.rank);
     return others;

@@ -83,7 +83,13 @@ struct FastInitOptions {
   std::string prefix = "init";
   std::string host;
   std::string address;
-  bool all_records = false;  // wants everybody's, not only what RecordsWanted() says
+  // Whose records this rank wants.
+  enum class Wanted : uint8_t {
+    kPlanned,  // those that RecordsWanted() says
+    kAll,      // everybody's
+    kNone,     // without unique ids alone: another rank tells what is in them
+  };
+  Wanted wanted = Wanted::kPlanned;
   int ranks_per_root = 256;  // above this NCCL staggers the ranks of one root by design
   // ncclGetUniqueId; null: no ids.
   std::function<absl::StatusOr<std::string>()> make_unique_id;
@@ -97,8 +103,7 @@ struct JobGroup {
 
 struct JobGroups {
   std::vector<JobGroup> groups;  // one a listed axis of the mesh, in its order
-  // Records of this rank, of those it is planned to connect to and of the roots of its groups, by
-  // rank.
+  // Records of this rank and of those that it wanted, by rank.
   std::map<int, MemberRecord> members;
   std::vector<PlannedConnection> connections;
   // Versions of the groups' keys, for AwaitReplacement.

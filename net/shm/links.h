@@ -33,6 +33,7 @@ class ShmSendLink final : public SendLink, public Endpoint {
   void Break(const absl::Status& why) override { Endpoint::Break(why); }
   std::string Describe() const override { return DescribeLink(); }
   Posted PostSend(MessageKey key, const SendSource& source, Request* request) override;
+  bool connected() const override { return up(); }
   std::optional<uint32_t> Show(const std::byte* data, size_t bytes) override;
   void WakePeer() override;
   Link& link() override { return *this; }
@@ -50,8 +51,8 @@ class ShmSendLink final : public SendLink, public Endpoint {
     uint64_t bytes = 0;
     MessageKey key;
     bool warm = false;
-    Request* request = nullptr;
     uint8_t urgency = 0;
+    Request* request = nullptr;
   };
   struct Ready {  // a pair, on its way
     Send send;
@@ -82,8 +83,8 @@ class ShmSendLink final : public SendLink, public Endpoint {
   absl::Status TakeMatched(const EagerRecord& matched);
   void TakeDifference(const DiffersCell& cell);
   void Pair(const Send& send, const ClearToSend& clear);
-  bool PushPiece();
   void AddReady(Ready pair);  // behind those that are as urgent, before those that are less
+  bool PushPiece();
   template <typename PayloadCell>
   bool WriteCell(PayloadCell& cell, const std::byte* bytes, bool is_inline);
   uint64_t AllocateArena(uint64_t length);

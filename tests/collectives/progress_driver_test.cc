@@ -415,6 +415,47 @@ TEST(ProgressDriverSleepTest, ADeadlineThatAnotherThreadBringsIsNotSleptOver) {
   engine.driver.Run([&] { engine.Finish(*slept.operation); });
 }
 
+// Waits for a link to be made. Is looked at between turns by a thread that spins or yields.
+class LinkingOperation final : public IdleOperation {
+ public:
+  LinkingOperation() : IdleOperation(SystemClock::Nanoseconds()) {}
+  bool AwaitsLink() const override { return true; }
+  Outlook outlook() const override {
+    ++looks;
+    return Outlook::kLinks;
+  }
+  mutable std::atomic<int> looks{0};
+};
+
+// Yields take the core from the very process that has the next step of the handshake to do.
+TEST(ProgressDriverLinkTest, WhereRanksOutnumberCoresWhoWaitsForALinkSleepsAtOnce) {
+  IdleEngine engine;
+  ASSERT_TRUE(engine.driver.Open().ok());
+  engine.driver.Begin(/*spin=*/absl::ZeroDuration(), /*yield=*/absl::Hours(1));
+  const auto operation = std::make_shared<LinkingOperation>();
+  engine.driver.Start(operation);
+  engine.ForgetThreads();
+  Sleeper sleeper(engine, operation);  // asleep, or it would yield for an hour
+  engine.driver.Run([&] { engine.Finish(*operation); });
+  sleeper.Join();
+  engine.driver.Stop();
+}
+
+TEST(ProgressDriverLinkTest, WhereThereIsACoreForEachRankWhoWaitsForALinkPolls) {
+  IdleEngine engine;
+  ASSERT_TRUE(engine.driver.Open().ok());
+  engine.driver.Begin(/*spin=*/absl::Microseconds(1), /*yield=*/absl::Hours(1));
+  const auto operation = std::make_shared<LinkingOperation>();
+  engine.driver.Start(operation);
+  std::thread waiter(
+      [&] { EXPECT_TRUE(engine.driver.WaitFor(*operation, absl::InfiniteDuration()).ok()); });
+  // A thread that sleeps does so for an hour.
+  EXPECT_TRUE(Until([&] { return operation->looks > 100; }));
+  engine.driver.Run([&] { engine.Finish(*operation); });
+  waiter.join();
+  engine.driver.Stop();
+}
+
 // Waits for a process that waits on the same CPU, wherever that is.
 class SharingOperation final : public IdleOperation {
  public:
