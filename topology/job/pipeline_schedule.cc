@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <queue>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +17,8 @@ namespace {
 
 using Kind = PipelineScheduleKind;
 
-constexpr std::array<const char*, 5> kNames = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
+constexpr std::array<const char*, 6> kNames = {"gpipe",       "1f1b",  "eager-1f1b",
+                                               "interleaved", "zb-h1", "zb-v"};
 
 std::string Describe(const PipelinePass& pass) {
   constexpr std::array<const char*, 3> kKinds = {"forward", "backward", "weight"};
@@ -57,7 +60,22 @@ absl::Status Check(const PipelineSpec& spec) {
   return absl::OkStatus();
 }
 
-// The k-th forward (or backward) pass of a stage under gpipe, 1f1b and interleaved.
+absl::Status CheckDurations(const PipelineSpec& spec, absl::Span<const PassDurations> by_depth) {
+  if (by_depth.size() != static_cast<size_t>(spec.depth())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("durations of ", by_depth.size(), " chunks for a model of ", spec.depth()));
+  }
+  for (const PassDurations& one : by_depth) {
+    for (double duration : {one.forward, one.backward, one.weight, one.transfer}) {
+      if (duration >= 0 && std::isfinite(duration)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("a pass or message takes ", duration, "; a number from 0 is right"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The k-th forward (or backward) pass of a stage under gpipe, 1f1b, eager-1f1b and interleaved.
 PipelinePass Kth(const PipelineSpec& spec, int k, PassKind kind) {
   PipelinePass pass{.kind = kind, .micro_batch = k};
   if (spec.chunks == 1) return pass;
@@ -68,12 +86,15 @@ PipelinePass Kth(const PipelineSpec& spec, int k, PassKind kind) {
   return pass;
 }
 
+// Forward passes of a stage before it alternates. Under eager-1f1b two neighbours have three
+// micro-batches under way where 1f1b has two: while each runs its passes of one, the messages of
+// the third travel.
 int WarmUp(const PipelineSpec& spec, int stage) {
   const int total = spec.micro_batches * spec.chunks;
   if (spec.kind == Kind::kGpipe) return total;
   const int behind = spec.stages - 1 - stage;
-  const int wanted = spec.chunks == 1 ? behind : 2 * behind + (spec.chunks - 1) * spec.stages;
-  return std::min(wanted, total);
+  if (spec.kind == Kind::k1F1B) return std::min(behind, total);
+  return std::min(2 * behind + (spec.chunks - 1) * spec.stages, total);
 }
 
 std::vector<PipelinePass> Alternate(const PipelineSpec& spec, int stage) {
@@ -142,29 +163,64 @@ std::vector<PipelinePass> ZeroBubbleH1(const PipelineSpec& spec, int stage) {
   return order;
 }
 
-// zb-v by list scheduling: at each unit of time a stage runs a backward pass if one is ready (chunk
-// 0 first: it frees what has been held longest), else a forward pass (chunk 1 first) while it holds
-// fewer than 2p activations of a chunk, which is 1f1b's memory, else a weight pass.
+double DurationOf(const PassDurations& durations, PassKind kind) {
+  switch (kind) {
+    case PassKind::kForward:
+      return durations.forward;
+    case PassKind::kBackward:
+      return durations.backward;
+    case PassKind::kWeight:
+      return durations.weight;
+  }
+  return 0;
+}
+
+// Durations in whole numbers, of which sums are exact: passes that end at one time by arithmetic do
+// so in the plan, too.
+std::vector<PassDurations> InTicks(absl::Span<const PassDurations> by_depth) {
+  constexpr double kTicks = 1 << 20;  // of the longest
+  double longest = 0;
+  for (const PassDurations& one : by_depth) {
+    longest = std::max({longest, one.forward, one.backward, one.weight, one.transfer});
+  }
+  const double scale = longest > 0 ? kTicks / longest : 0;
+  std::vector<PassDurations> ticks;
+  for (const PassDurations& one : by_depth) {
+    ticks.push_back({.forward = std::round(one.forward * scale),
+                     .backward = std::round(one.backward * scale),
+                     .weight = std::round(one.weight * scale),
+                     .transfer = std::round(one.transfer * scale)});
+  }
+  return ticks;
+}
+
+// zb-v by list scheduling: a stage that is free runs a backward pass if one is ready (chunk 0
+// first: it frees what has been held longest), else a forward pass (chunk 1 first) while it holds
+// fewer than 2p activations of a chunk, which is 1f1b's memory, else a weight pass. Chunk 0 has all
+// but one of the 2p at most: with all of them a stage would have no room for the forward pass of
+// chunk 1 that must run before any backward pass.
 class ZeroBubbleVPlanner {
  public:
-  explicit ZeroBubbleVPlanner(const PipelineSpec& spec)
-      : spec_(spec), ends_(spec), stages_(static_cast<size_t>(spec.stages)) {}
+  ZeroBubbleVPlanner(const PipelineSpec& spec, absl::Span<const PassDurations> by_depth)
+      : spec_(spec),
+        by_depth_(InTicks(by_depth)),
+        ends_(spec),
+        stages_(static_cast<size_t>(spec.stages)) {}
 
   PipelineSchedule Plan() {
     PipelineSchedule orders(stages_.size());
-    size_t missing = stages_.size() * static_cast<size_t>(spec_.micro_batches) * 2 * 3;
-    for (double now = 0; missing > 0; ++now) {
-      std::vector<std::pair<int, PipelinePass>> chosen;
-      for (int s = 0; s < spec_.stages; ++s) {
-        PipelinePass pass;
-        if (Choose(s, now, pass)) chosen.emplace_back(s, pass);
-      }
-      WEFT_CHECK(!chosen.empty(), "no stage can go on at " << now);
-      for (const auto& [s, pass] : chosen) {
-        Take(s, pass, now + 1);
-        orders[static_cast<size_t>(s)].push_back(pass);
-        --missing;
-      }
+    for (int s = 0; s < spec_.stages; ++s) turns_.emplace(0, s);
+    while (!turns_.empty()) {
+      const auto [now, s] = turns_.top();
+      turns_.pop();
+      PipelinePass pass;
+      if (now < stages_[static_cast<size_t>(s)].free_at || !Choose(s, now, pass)) continue;
+      Take(s, pass, now);
+      orders[static_cast<size_t>(s)].push_back(pass);
+    }
+    for (const std::vector<PipelinePass>& order : orders) {
+      WEFT_CHECK(order.size() == static_cast<size_t>(spec_.micro_batches) * 2 * 3,
+                 "no stage can go on");
     }
     return orders;
   }
@@ -172,15 +228,22 @@ class ZeroBubbleVPlanner {
  private:
   struct Stage {
     std::array<int, 2> next_forward = {0, 0}, next_backward = {0, 0};  // by chunk: micro-batch
+    std::array<int, 2> held = {0, 0};                                  // by chunk
     std::vector<PipelinePass> weights;                                 // due
     size_t weights_done = 0;
-    int held = 0;
+    double free_at = 0;
   };
 
   bool IsReady(int s, const PipelinePass& pass, double now) {
     if (pass.micro_batch == spec_.micro_batches) return false;
-    const double ready = ends_.Ready(s, pass, 0);
+    const size_t depth = static_cast<size_t>(DepthOf(spec_, s, pass.chunk));
+    const double ready = ends_.Ready(s, pass, by_depth_[depth].transfer);
     return ready >= 0 && ready <= now;
+  }
+
+  bool HasRoom(const Stage& stage, int chunk) const {
+    const int most = 2 * spec_.stages;
+    return stage.held[0] + stage.held[1] < most && (chunk == 1 || stage.held[0] < most - 1);
   }
 
   bool Choose(int s, double now, PipelinePass& pass) {
@@ -191,34 +254,47 @@ class ZeroBubbleVPlanner {
     }
     for (int chunk : {1, 0}) {
       pass = {PassKind::kForward, chunk, stage.next_forward[static_cast<size_t>(chunk)]};
-      if (stage.held < 2 * spec_.stages && IsReady(s, pass, now)) return true;
+      if (HasRoom(stage, chunk) && IsReady(s, pass, now)) return true;
     }
     if (stage.weights_done == stage.weights.size()) return false;
     pass = stage.weights[stage.weights_done];
     return true;
   }
 
-  void Take(int s, const PipelinePass& pass, double end) {
+  void Take(int s, const PipelinePass& pass, double now) {
     Stage& stage = stages_[static_cast<size_t>(s)];
     const size_t chunk = static_cast<size_t>(pass.chunk);
+    const int depth = DepthOf(spec_, s, pass.chunk);
+    const double end = now + DurationOf(by_depth_[static_cast<size_t>(depth)], pass.kind);
+    stage.free_at = end;
+    turns_.emplace(end, s);
     if (pass.kind == PassKind::kWeight) {
       ++stage.weights_done;
-      --stage.held;
+      --stage.held[chunk];
       return;
     }
     if (pass.kind == PassKind::kForward) {
       ++stage.next_forward[chunk];
-      ++stage.held;
+      ++stage.held[chunk];
     } else {
       ++stage.next_backward[chunk];
       stage.weights.push_back({PassKind::kWeight, pass.chunk, pass.micro_batch});
     }
-    ends_.Of(DepthOf(spec_, s, pass.chunk), pass) = end;
+    ends_.Of(depth, pass) = end;
+    const int target = pass.kind == PassKind::kForward ? depth + 1 : depth - 1;
+    if (target < 0 || target >= spec_.depth()) return;
+    turns_.emplace(end + by_depth_[static_cast<size_t>(target)].transfer,
+                   PlaceOfDepth(spec_, target).stage);
   }
 
+  // When a stage is free or has its input, and its number; the earliest first.
+  using Turn = std::pair<double, int>;
+
   const PipelineSpec spec_;
+  const std::vector<PassDurations> by_depth_;
   EndTimes ends_;
   std::vector<Stage> stages_;
+  std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns_;
 };
 
 // The half layers of a model, of which the even ones are first halves, cut into consecutive chunks.
@@ -298,18 +374,6 @@ struct HalfLayers {
     }
   }
 };
-
-double DurationOf(const PassDurations& durations, PassKind kind) {
-  switch (kind) {
-    case PassKind::kForward:
-      return durations.forward;
-    case PassKind::kBackward:
-      return durations.backward;
-    case PassKind::kWeight:
-      return durations.weight;
-  }
-  return 0;
-}
 
 // Every pass once, and none that the schedule should not have.
 absl::Status CheckComplete(const PipelineSpec& spec, const PipelineSchedule& schedule) {
@@ -494,6 +558,7 @@ int ActivationsMost(const PipelineSpec& spec, int stage) {
     case Kind::kGpipe:
       return all;
     case Kind::k1F1B:
+    case Kind::kEager1F1B:
     case Kind::kInterleaved:
       return std::min(all, WarmUp(spec, stage) + 1);  // and that of the pass under way
     case Kind::kZeroBubbleH1:
@@ -506,7 +571,15 @@ int ActivationsMost(const PipelineSpec& spec, int stage) {
 
 absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec) {
   WEFT_RETURN_IF_ERROR(Check(spec));
-  if (spec.kind == Kind::kZeroBubbleV) return ZeroBubbleVPlanner(spec).Plan();
+  return MakePipelineSchedule(
+      spec, std::vector<PassDurations>(static_cast<size_t>(spec.depth()), {.backward = 1}));
+}
+
+absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec,
+                                                      absl::Span<const PassDurations> by_depth) {
+  WEFT_RETURN_IF_ERROR(Check(spec));
+  WEFT_RETURN_IF_ERROR(CheckDurations(spec, by_depth));
+  if (spec.kind == Kind::kZeroBubbleV) return ZeroBubbleVPlanner(spec, by_depth).Plan();
   PipelineSchedule schedule;
   for (int stage = 0; stage < spec.stages; ++stage) {
     schedule.push_back(spec.kind == Kind::kZeroBubbleH1 ? ZeroBubbleH1(spec, stage)

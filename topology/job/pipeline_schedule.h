@@ -5,6 +5,11 @@
 //   gpipe        all forward passes, then all backward passes (Huang et al., 2019)
 //   1f1b         stage i of p warms up with p - 1 - i forward passes, then alternates (Narayanan et
 //                al., SC'21, section 2.2.1)
+//   eager-1f1b   1f1b with twice the warm-up, 2 (p - 1 - i) forward passes: messages that take up
+//                to half the time of a forward and a backward pass are hidden, except while the
+//                pipeline fills and drains; a stage holds up to twice the activations (Zhuang et
+//                al., "On optimizing the communication of model parallelism", MLSys 2023, arXiv
+//                2211.05322, the overlapping-friendly schedule)
 //   interleaved  every stage holds v chunks of layers; micro-batches go through in groups of p,
 //                chunk by chunk (the same, section 2.2.2); bubble 1/v of 1f1b's
 //   zb-h1        1f1b's memory; a backward pass computes the gradient of its input only, and passes
@@ -14,9 +19,10 @@
 //                chunk 1 up again (Qi et al., 2024, "Pipeline parallelism with controllable
 //                memory", section 3)
 //
-// zb-v's lists come from list scheduling with equal durations for the three kinds of passes and the
-// paper's limit of activations held, not from the paper's tables; for 5 to 7 stages they are up to
-// three passes longer than the shortest.
+// zb-v's lists come from list scheduling with the durations that are given and the paper's limit of
+// activations held, not from the paper's tables. With equal durations for the three kinds of passes
+// and no fewer micro-batches than stages they are up to three passes longer than the shortest for 5
+// to 7 stages, and up to p - 4 passes for 8 to 12.
 // Pure functions; thread-safe.
 #ifndef WEFT_TOPOLOGY_JOB_PIPELINE_SCHEDULE_H_
 #define WEFT_TOPOLOGY_JOB_PIPELINE_SCHEDULE_H_
@@ -34,11 +40,12 @@ namespace weft::topology {
 enum class PipelineScheduleKind : uint8_t {
   kGpipe,
   k1F1B,
+  kEager1F1B,
   kInterleaved,
   kZeroBubbleH1,
   kZeroBubbleV,
 };
-inline constexpr char kPipelineScheduleNames[] = "gpipe|1f1b|interleaved|zb-h1|zb-v";
+inline constexpr char kPipelineScheduleNames[] = "gpipe|1f1b|eager-1f1b|interleaved|zb-h1|zb-v";
 
 const char* ToString(PipelineScheduleKind kind);
 // InvalidArgument lists the names.
@@ -89,18 +96,23 @@ uint32_t ChannelNumber(PassKind kind, int target_depth);
 // Every channel of a pipeline once, the same list on every stage.
 std::vector<PipelineChannel> ChannelsOf(const PipelineSpec& spec);
 
+// Durations of the passes of a chunk, in any unit.
+struct PassDurations {
+  double forward = 1;
+  double backward = 2;  // 1 where the schedule splits it
+  double weight = 1;    // used where the schedule splits the backward pass
+  double transfer = 0;  // of an activation or its gradient to the chunk from another stage
+};
+
 // The passes of every stage, in the order in which the stage runs them. InvalidArgument says which
 // number is wrong: interleaved needs m to be a multiple of p and v > 1; zb-v needs v = 2, the
 // others v = 1.
 using PipelineSchedule = std::vector<std::vector<PipelinePass>>;
 absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec);
-
-struct PassDurations {
-  double forward = 1;
-  double backward = 2;  // 1 where the schedule splits it
-  double weight = 1;    // used where the schedule splits the backward pass
-  double transfer = 0;  // of an activation or its gradient between two stages
-};
+// The same for durations of each chunk of the model, depth() of them, from 0 and finite: zb-v's
+// lists are made for these, with which all ranks must agree. Other schedules do not depend on them.
+absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec,
+                                                      absl::Span<const PassDurations> by_depth);
 
 // A schedule as it runs with given durations, each pass as early as its stage and its input allow.
 struct PipelineTiming {
@@ -115,8 +127,9 @@ struct PipelineTiming {
 };
 
 // The most (chunk, micro-batch) pairs whose activations a stage may hold at one time, as the paper
-// of spec.kind says: all under gpipe; p - stage under 1f1b; what the warm-up makes under
-// interleaved; p under zb-h1 and 2p chunks under zb-v, which is 1f1b's memory.
+// of spec.kind says: all under gpipe; p - stage under 1f1b; 2 (p - stage) - 1 under eager-1f1b;
+// what the warm-up makes under interleaved; p under zb-h1 and 2p chunks under zb-v, which is 1f1b's
+// memory.
 int ActivationsMost(const PipelineSpec& spec, int stage);
 
 // Proves a schedule and times it: every stage runs every pass once, weights after backwards, no
@@ -151,9 +164,9 @@ std::vector<double> CostsOfHalfLayers(const std::vector<int64_t>& halves, double
                                       double end_cost);
 
 // The bubble of p stages of equal durations and m >= p micro-batches, as a part of the makespan:
-// for gpipe, 1f1b and interleaved (p - 1) / (v m + p - 1). Time lost under zb-h1: (p - 1)(f + b -
-// w). Under zb-v: (p - 1) f of a chunk, because all stages step together after the last pass; the
-// paper's 0 lets each stage step when it is done.
+// for gpipe, 1f1b, eager-1f1b and interleaved (p - 1) / (v m + p - 1). Time lost under zb-h1:
+// (p - 1)(f + b - w). Under zb-v: (p - 1) f of a chunk, because all stages step together after the
+// last pass; the paper's 0 lets each stage step when it is done.
 double TheoreticalBubble(const PipelineSpec& spec, const PassDurations& durations);
 
 // One row a stage, time to the right, as SVG.

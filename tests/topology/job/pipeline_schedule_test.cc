@@ -19,8 +19,8 @@ namespace {
 using ::testing::HasSubstr;
 using Kind = PipelineScheduleKind;
 
-constexpr Kind kKinds[] = {Kind::kGpipe, Kind::k1F1B, Kind::kInterleaved, Kind::kZeroBubbleH1,
-                           Kind::kZeroBubbleV};
+constexpr Kind kKinds[] = {Kind::kGpipe,       Kind::k1F1B,         Kind::kEager1F1B,
+                           Kind::kInterleaved, Kind::kZeroBubbleH1, Kind::kZeroBubbleV};
 
 PassDurations Durations(Kind kind) {
   PassDurations durations;
@@ -73,6 +73,13 @@ TEST(PipelineScheduleTest, ListsAreThoseOfThePapersFigures) {
   // Stage 0 of 4 warms up with three forward passes.
   EXPECT_EQ(list({PipelineScheduleKind::k1F1B, 4, 1, 6}, 0),
             "F0 F1 F2 F3 B0 F4 B1 F5 B2 B3 B4 B5 ");
+  // Two for each stage behind.
+  EXPECT_EQ(list({PipelineScheduleKind::kEager1F1B, 3, 1, 6}, 0),
+            "F0 F1 F2 F3 F4 B0 F5 B1 B2 B3 B4 B5 ");
+  EXPECT_EQ(list({PipelineScheduleKind::kEager1F1B, 3, 1, 6}, 1),
+            "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5 ");
+  EXPECT_EQ(list({PipelineScheduleKind::kEager1F1B, 3, 1, 6}, 2),
+            "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 ");
   // The last stage with (v - 1) p = 2; the backward pass of chunk 1 comes first.
   EXPECT_EQ(list({PipelineScheduleKind::kInterleaved, 2, 2, 4}, 1),
             "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0 ");
@@ -107,6 +114,7 @@ TEST(PipelineScheduleTest, ActivationsHeldStayInTheirBound) {
         EXPECT_LE(held, ActivationsMost(spec, stage)) << Name(spec) << " stage " << stage;
         int most = spec.micro_batches;
         if (kind == Kind::k1F1B) most = std::min(most, spec.stages - stage);
+        if (kind == Kind::kEager1F1B) most = std::min(most, 2 * (spec.stages - stage) - 1);
         if (kind == Kind::kZeroBubbleH1) most = std::min(most, spec.stages);
         if (kind == Kind::kZeroBubbleV) most = std::min(2 * most, 2 * spec.stages);
         if (kind == Kind::kInterleaved) {
@@ -116,6 +124,79 @@ TEST(PipelineScheduleTest, ActivationsHeldStayInTheirBound) {
         EXPECT_LE(held, most) << Name(spec) << " stage " << stage;
       }
     }
+  }
+}
+
+// eager-1f1b waits for the messages with which the pipeline fills and drains, one each way between
+// two stages, however many follow; 1f1b for one of every micro-batch at least.
+TEST(PipelineScheduleTest, EagerHidesMessagesOfHalfAForwardAndABackwardPass) {
+  auto waits = [](Kind kind, int stages, int micro_batches, double backward, double transfer) {
+    const PipelineSpec spec{kind, stages, 1, micro_batches};
+    auto makespan = [&](double transfer_time) {
+      auto timing = RunPipelineSchedule(spec, *MakePipelineSchedule(spec),
+                                        {.backward = backward, .transfer = transfer_time});
+      EXPECT_TRUE(timing.ok()) << Name(spec) << timing.status();
+      return timing.ok() ? timing->makespan : 0;
+    };
+    return makespan(transfer) - makespan(0);
+  };
+  for (int stages = 2; stages <= 8; ++stages) {
+    for (int micro_batches : {stages, 16, 32}) {
+      const int once = 2 * (stages - 1);
+      EXPECT_DOUBLE_EQ(waits(Kind::kEager1F1B, stages, micro_batches, 1, 1), once) << stages;
+      // Half of a forward and a backward pass.
+      EXPECT_DOUBLE_EQ(waits(Kind::kEager1F1B, stages, micro_batches, 2, 1.5), 1.5 * once)
+          << stages;
+      EXPECT_GE(waits(Kind::k1F1B, stages, micro_batches, 1, 1), micro_batches) << stages;
+    }
+  }
+}
+
+double Makespan(const PipelineSpec& spec, const PipelineSchedule& schedule,
+                const std::vector<PassDurations>& by_depth) {
+  auto timing = RunPipelineSchedule(spec, schedule, by_depth);
+  EXPECT_TRUE(timing.ok()) << Name(spec) << timing.status();
+  return timing.ok() ? timing->makespan : 0;
+}
+
+TEST(PipelineScheduleTest, ZeroBubbleVListsAreMadeForTheDurationsGiven) {
+  const PipelineSpec spec{Kind::kZeroBubbleV, 2, 2, 8};
+  auto durations = [](double backward, double weight) {
+    std::vector<PassDurations> by_depth;
+    for (double cost : {1.0, 1.0, 1.0, 1.05}) {
+      by_depth.push_back({cost, backward * cost, weight * cost});
+    }
+    return by_depth;
+  };
+  const PipelineSchedule equal = *MakePipelineSchedule(spec);
+  const PipelineSchedule fitting = *MakePipelineSchedule(spec, durations(1.6, 1));
+  for (const auto& [backward, weight] : {std::pair(1.2, 0.8), std::pair(1.3, 0.9)}) {
+    const std::vector<PassDurations> taken = durations(backward, weight);
+    EXPECT_LT(Makespan(spec, fitting, taken), 0.92 * Makespan(spec, equal, taken));
+  }
+}
+
+// Chunk 0 must not take all the room on the way to chunk 1, however fast it is.
+TEST(PipelineScheduleTest, ZeroBubbleVListsRunToTheirEndWhateverPassesTake) {
+  const PipelineSpec narrow{Kind::kZeroBubbleV, 2, 2, 8};
+  const std::vector<PassDurations> fast_ends = {{1, 1, 1}, {3, 3, 3}, {3, 3, 3}, {1, 1, 1}};
+  auto schedule = MakePipelineSchedule(narrow, fast_ends);
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_GT(Makespan(narrow, *schedule, fast_ends), 0);
+  Random random(1);
+  for (int turn = 0; turn < 300; ++turn) {
+    const PipelineSpec spec{Kind::kZeroBubbleV, 1 + static_cast<int>(random.Below(8)), 2,
+                            1 + static_cast<int>(random.Below(16))};
+    std::vector<PassDurations> by_depth(static_cast<size_t>(spec.depth()));
+    for (PassDurations& one : by_depth) {
+      for (double* duration : {&one.forward, &one.backward, &one.weight, &one.transfer}) {
+        *duration = 0.5 * static_cast<double>(random.Below(6));
+      }
+    }
+    auto found = MakePipelineSchedule(spec, by_depth);
+    ASSERT_TRUE(found.ok()) << Name(spec) << found.status();
+    auto timing = RunPipelineSchedule(spec, *found, by_depth);
+    ASSERT_TRUE(timing.ok()) << Name(spec) << timing.status();
   }
 }
 
@@ -179,11 +260,15 @@ TEST(PipelineScheduleTest, ASpoiltScheduleIsRefusedByName) {
   EXPECT_THAT(std::string(RunPipelineSchedule(spec, stuck, PassDurations{}).status().message()),
               HasSubstr("waits for ever"));
   // All forward passes first: whole and free of deadlock, but with gpipe's memory.
-  const PipelineSchedule eager = *MakePipelineSchedule({Kind::kGpipe, 4, 1, 6});
+  const PipelineSchedule all_first = *MakePipelineSchedule({Kind::kGpipe, 4, 1, 6});
   EXPECT_THAT(
-      std::string(RunPipelineSchedule(spec, eager, PassDurations{}).status().message()),
+      std::string(RunPipelineSchedule(spec, all_first, PassDurations{}).status().message()),
       HasSubstr("stage 0 holds the activations of 6 forward passes at one time; 1f1b with 4 "
                 "stages, 1 chunks each and 6 micro-batches holds 4 at most"));
+  const PipelineSpec ahead{Kind::kEager1F1B, 4, 1, 8};
+  const PipelineSchedule further = *MakePipelineSchedule({Kind::kGpipe, 4, 1, 8});
+  EXPECT_THAT(std::string(RunPipelineSchedule(ahead, further, PassDurations{}).status().message()),
+              HasSubstr("eager-1f1b with 4 stages, 1 chunks each and 8 micro-batches holds 7"));
 }
 
 TEST(PipelineScheduleTest, ShapesThatCannotBeAreRefusedWithTheNumber) {
@@ -193,11 +278,19 @@ TEST(PipelineScheduleTest, ShapesThatCannotBeAreRefusedWithTheNumber) {
               HasSubstr("3 chunks a stage; 2 is right"));
   EXPECT_THAT(std::string(MakePipelineSchedule({Kind::k1F1B, 4, 2, 8}).status().message()),
               HasSubstr("2 chunks a stage; 1 is right"));
+  EXPECT_THAT(std::string(MakePipelineSchedule({Kind::kEager1F1B, 4, 2, 8}).status().message()),
+              HasSubstr("2 chunks a stage; 1 is right"));
+  const PipelineSpec two{.stages = 2, .micro_batches = 2};
+  EXPECT_THAT(std::string(MakePipelineSchedule(two, {PassDurations{}}).status().message()),
+              HasSubstr("durations of 1 chunks for a model of 2"));
+  const std::vector<PassDurations> negative = {{.forward = -1}, {}};
+  EXPECT_THAT(std::string(MakePipelineSchedule(two, negative).status().message()),
+              HasSubstr("takes -1; a number from 0"));
   // Lists of a hundred gigabytes.
   EXPECT_THAT(std::string(MakePipelineSchedule({Kind::k1F1B, 4096, 1, 1 << 20}).status().message()),
               HasSubstr("4096 stages with 1048576 micro-batches; their product"));
   EXPECT_THAT(std::string(ParsePipelineSchedule("2f2b").status().message()),
-              HasSubstr("gpipe|1f1b|interleaved|zb-h1|zb-v"));
+              HasSubstr("gpipe|1f1b|eager-1f1b|interleaved|zb-h1|zb-v"));
 }
 
 TEST(PipelineScheduleTest, ThePictureHasEveryPass) {

@@ -67,7 +67,7 @@ constexpr Parameter kStep[] = {
     {"top_k", Type::kCount, "1", 1, 1e4, "", "experts of a token"},
     {"tp", Type::kCount, "8", 1, 64, "", "tensor parallel, within a host"},
     {"pp", Type::kCount, "1", 1, 4096, "", "pipeline stages"},
-    {"schedule", Type::kChoice, "auto", 0, 0, "auto|gpipe|1f1b|interleaved|zb-h1|zb-v",
+    {"schedule", Type::kChoice, "auto", 0, 0, "auto|gpipe|1f1b|eager-1f1b|interleaved|zb-h1|zb-v",
      "order of the passes; auto: 1f1b, with vpp > 1 interleaved"},
     {"vpp", Type::kCount, "1", 1, 1024, "", "chunks of a stage; zb-v: 2"},
     {"dp", Type::kCount, "1", 1, 1e6, "", "data parallel replicas"},

@@ -32,7 +32,8 @@ TEST(Registry, EveryWorkloadBuildsWithItsDefaultsOrSaysWhatTheFabricLacks) {
   for (const char* text :
        {"permutation", "incast:fan_in=5", "full_mesh", "full_mesh:shape=random,window=3",
         "background:duration=100us", "step:tp=2,pp=2,dp=8,layers=8",
-        "step:tp=2,pp=2,dp=8,layers=8,schedule=zb-v", "step:model=llama-160m,tp=2,dp=2",
+        "step:tp=2,pp=2,dp=8,layers=8,schedule=zb-v",
+        "step:tp=2,pp=2,dp=8,layers=8,schedule=eager-1f1b", "step:model=llama-160m,tp=2,dp=2",
         "permutation+incast:fan_in=3"}) {
     absl::StatusOr<Workload> workload = MakeWorkload(text, LeafSpine(), 1, {});
     EXPECT_TRUE(workload.ok()) << text << ": " << workload.status();
