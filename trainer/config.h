@@ -200,17 +200,10 @@ struct Preset {
 };
 absl::Span<const Preset> Presets();
 
-// The part of `text` that must stay as it is when a run is resumed: [model], seed, precision,
-// global_batch and data.prefix. Lines "name = value".
-std::string ResumeIdentity(const TrainConfig& config);
-// The config of a run, as far as its ResumeIdentity has it; all other keys have their defaults.
-absl::StatusOr<TrainConfig> LoadIdentity(absl::string_view identity);
-// What differs between two of them, "" when nothing does.
-std::string DescribeDifference(absl::string_view before, absl::string_view now);
-
 // Whether this CPU multiplies bf16 faster than fp32 (AMX, MultipliesPairsFast()): "auto" asks.
 bool CpuHasFastBf16();
 absl::string_view NameOf(Precision precision);
+int64_t SizeOf(Precision precision);  // bytes of a number
 
 // The page docs/training-keys.md.
 std::string TrainSettingsMarkdown();

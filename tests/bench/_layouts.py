@@ -12,7 +12,7 @@ AXES = ("tensor", "context", "pipeline", "data")
 RANKS_MOST = 8
 SAMPLES = 8  # of a step
 HEADS, EXPERTS = 4, 8
-SCHEDULES = ("1f1b", "zb-h1", "gpipe", "zb-v", "interleaved")
+SCHEDULES = ("1f1b", "zb-h1", "gpipe", "zb-v", "interleaved")  # in turn; of eager-1f1b see eager()
 CHUNKED = ("interleaved", "zb-v")  # two chunks of layers on a stage
 RECOMPUTE = ("none", "selective", "full")
 OPTIMIZERS = ("adamw", "lamb", "adamw", "sgd", "adamw", "lion", "adamw", "muon")
@@ -177,7 +177,7 @@ def matrix() -> list[Layout]:
                                recompute=RECOMPUTE[turn % len(RECOMPUTE)]))
             if few and 1 < expert == mesh["data"]:
                 bf16.append(Layout(Trained("bf16", mixture=True), **mesh, **once, expert=expert))
-    return sorted(fp32 + thirds() + split_backward() + bf16, key=lambda layout: layout.ranks)
+    return sorted(fp32 + thirds() + split_backward() + eager() + bf16, key=lambda layout: layout.ranks)
 
 
 def sample() -> list[Layout]:
@@ -210,6 +210,20 @@ def split_backward() -> list[Layout]:
                             method=("ring", "ulysses")[turn // 2 % 2], recompute=RECOMPUTE[turn % len(RECOMPUTE)]))
     found.append(Layout(Trained(mixture=True), pipeline=2, data=2, expert=2, schedule="zb-h1", zero=2))
     found.append(Layout(Trained("bf16"), pipeline=2, data=2, schedule="zb-v", zero=2))
+    return found
+
+
+def eager() -> list[Layout]:
+    """eager-1f1b on every mesh of up to 4 ranks with a pipeline, and once in bf16."""
+    found = []
+    for mesh in meshes():
+        if mesh["pipeline"] == 1 or ranks_of(mesh) == RANKS_MOST:
+            continue
+        turn = len(found)
+        shared = mesh["data"] * mesh["context"] > 1
+        found.append(Layout(Trained(second=turn % 2 == 1), **mesh, schedule="eager-1f1b",
+                            zero=turn % 4 if shared else 1, recompute=RECOMPUTE[turn % len(RECOMPUTE)]))
+    found.append(Layout(Trained("bf16"), pipeline=2, data=2, schedule="eager-1f1b", zero=2))
     return found
 
 

@@ -140,7 +140,8 @@ def stalls(exchanges: list, link: Link) -> list:
 # ---- pipelines, whose messages are under way between the passes of two ranks
 
 def passes_of(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> list:
-    """(kind, chunk, micro-batch) in the order of topology/job/pipeline_schedule.h: gpipe, 1f1b, interleaved."""
+    """(kind, chunk, micro-batch) in the order of topology/job/pipeline_schedule.h: gpipe, 1f1b, eager-1f1b,
+    interleaved."""
     total = micro_batches * chunks
 
     def kth(kind: str, k: int) -> tuple:
@@ -149,8 +150,8 @@ def passes_of(schedule: str, stage: int, stages: int, micro_batches: int, chunks
         return kind, chunk if kind == "forward" or chunks == 1 else chunks - 1 - chunk, micro
 
     behind = stages - 1 - stage
-    warm_up = total if schedule == "gpipe" else min(
-        total, behind if chunks == 1 else 2 * behind + (chunks - 1) * stages)
+    wanted = {"gpipe": total, "1f1b": behind}.get(schedule, 2 * behind + (chunks - 1) * stages)
+    warm_up = min(total, wanted)
     order = [kth("forward", k) for k in range(warm_up)]
     for k in range(total):
         if k + warm_up < total:

@@ -1,6 +1,6 @@
 """Losses of every layout beside those of one rank: a matrix of tensor, context, pipeline, data and expert ranks.
 
-    tools/dev bench layouts                      # 100 steps of each of 159 layouts: half an hour
+    tools/dev bench layouts                      # 100 steps of each of 165 layouts: half an hour
     tools/dev bench layouts -- --quick           # every 12th, 30 steps: two minutes
     tools/dev bench layouts -- --only 'cp2.*zb'  # those with such a name
     tools/dev bench layouts -- --list

@@ -76,6 +76,9 @@ CASES = {
                            "a message of every micro-batch: the loop of two micro-batches through both stages has "
                            "no slack",
                            [*PIPELINE, "parallel.schedule=1f1b"]),
+    "pipeline, eager-1f1b": Case("pipeline", 0.1, "parallel.receives_ahead=0",
+                                 "the messages of the passes in which the pipeline fills and empties",
+                                 [*PIPELINE, "parallel.schedule=eager-1f1b"]),
     "pipeline, interleaved": Case("pipeline", 0.1, "parallel.receives_ahead=0",
                                   "the messages of the passes in which the pipeline fills and empties",
                                   [*PIPELINE, "parallel.schedule=interleaved"]),
@@ -85,7 +88,7 @@ CASES = {
                     "model.experts=8", "model.experts_per_token=1", "model.sequence=256", "train.global_batch=8",
                     "parallel.expert=2"]),
 }
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")
+SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "interleaved", "zb-h1", "zb-v")
 STAGES, MICRO_BATCHES = 2, 8
 
 

@@ -9,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "base/crc32c.h"
-#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/files/file.h"
@@ -107,10 +106,7 @@ std::string Fault::Text() const {
 }
 
 absl::StatusOr<Verification> Verify(const std::string& checkpoint, bool read_all) {
-  const std::string path = absl::StrCat(checkpoint, "/", train::kManifestName);
-  const absl::StatusOr<std::string> text = ReadFile(path);
-  if (!text.ok()) return Annotate(text.status(), absl::StrCat(checkpoint, " is not a checkpoint"));
-  WEFT_ASSIGN_OR_RETURN(train::Manifest manifest, train::ParseManifest(*text, path));
+  WEFT_ASSIGN_OR_RETURN(train::Manifest manifest, train::ReadManifest(checkpoint));
   return Verifier(checkpoint, std::move(manifest)).Run(read_all);
 }
 

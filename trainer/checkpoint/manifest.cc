@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "base/crc32c.h"
 #include "base/json_text.h"
+#include "base/read_file.h"
 #include "base/status.h"
 
 namespace weft::train {
@@ -354,6 +355,13 @@ bool ParseCheckpointName(absl::string_view name, int64_t& step) {
   return absl::ConsumePrefix(&name, kStepPrefix) && name.size() >= 8 &&
          std::all_of(name.begin(), name.end(), absl::ascii_isdigit) &&
          absl::SimpleAtoi(name, &step);
+}
+
+absl::StatusOr<Manifest> ReadManifest(const std::string& checkpoint) {
+  const std::string path = absl::StrCat(checkpoint, "/", kManifestName);
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return Annotate(text.status(), absl::StrCat(checkpoint, " is not a checkpoint"));
+  return ParseManifest(*text, path);
 }
 
 }  // namespace weft::train

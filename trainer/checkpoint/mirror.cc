@@ -11,7 +11,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "base/crc32c.h"
-#include "base/read_file.h"
 #include "base/status.h"
 #include "topology/host/thread_binding.h"
 #include "trainer/checkpoint/manifest.h"
@@ -30,10 +29,8 @@ struct Source {
 };
 
 absl::StatusOr<std::shared_ptr<const Source>> OpenSource(const std::string& path) {
-  const std::string manifest_path = absl::StrCat(path, "/", kManifestName);
-  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(manifest_path));
   auto source = std::make_shared<Source>();
-  WEFT_ASSIGN_OR_RETURN(source->manifest, ParseManifest(text, manifest_path));
+  WEFT_ASSIGN_OR_RETURN(source->manifest, ReadManifest(path));
   for (const ShardInfo& shard : source->manifest.shards) {
     WEFT_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(absl::StrCat(path, "/", shard.file)));
     source->shards.push_back(std::move(file));

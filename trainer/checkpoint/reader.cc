@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/crc32c.h"
-#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/files/file.h"
 
@@ -21,10 +20,7 @@ bool IsDamage(const absl::Status& status) {
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
     const std::string& path, Verification verification, const std::atomic<bool>& gives_up) {
-  const std::string manifest_path = absl::StrCat(path, "/", kManifestName);
-  auto text = ReadFile(manifest_path);
-  if (!text.ok()) return Annotate(text.status(), absl::StrCat(path, " is not a checkpoint"));
-  WEFT_ASSIGN_OR_RETURN(Manifest manifest, ParseManifest(*text, manifest_path));
+  WEFT_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(path));
   std::unique_ptr<CheckpointReader> reader(new CheckpointReader(path, std::move(manifest)));
   WEFT_RETURN_IF_ERROR(reader->CheckSizes());
   if (verification == Verification::kEverything) {

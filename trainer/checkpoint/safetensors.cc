@@ -156,14 +156,11 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(const std::string& p
 }
 
 absl::Status SafetensorsWriter::Append(absl::Span<const std::byte> bytes) {
-  WEFT_RETURN_IF_ERROR(Take(bytes.size()));
-  // In pieces that are still in the cache when they are written.
-  for (size_t at = 0; at < bytes.size(); at += kPiece) {
-    const absl::Span<const std::byte> piece = bytes.subspan(at, kPiece);
-    crc32c_ = Crc32c(piece, crc32c_);
-    WEFT_RETURN_IF_ERROR(file_.Append(piece));
-  }
-  return absl::OkStatus();
+  return Write(bytes, /*is_checked=*/true);
+}
+
+absl::Status SafetensorsWriter::AppendUnchecked(absl::Span<const std::byte> bytes) {
+  return Write(bytes, /*is_checked=*/false);
 }
 
 void SafetensorsWriter::AddChecksum(uint32_t crc32c, uint64_t bytes) {
@@ -172,19 +169,19 @@ void SafetensorsWriter::AddChecksum(uint32_t crc32c, uint64_t bytes) {
   crc32c_ = Crc32cOfSecond(crc32c_, crc32c, bytes);
 }
 
-absl::Status SafetensorsWriter::Take(size_t bytes) {
-  if (static_cast<int64_t>(bytes) > data_left_) {
+absl::Status SafetensorsWriter::Write(absl::Span<const std::byte> bytes, bool is_checked) {
+  const auto size = static_cast<int64_t>(bytes.size());
+  if (size > data_left_) {
     return absl::InvalidArgumentError(absl::StrCat(
-        file_.path(), ": ", bytes, " bytes more, but only ", data_left_, " belong to the tensors"));
+        file_.path(), ": ", size, " bytes more, but only ", data_left_, " belong to the tensors"));
   }
-  data_left_ -= static_cast<int64_t>(bytes);
-  return absl::OkStatus();
-}
-
-absl::Status SafetensorsWriter::AppendUnchecked(absl::Span<const std::byte> bytes) {
-  WEFT_RETURN_IF_ERROR(Take(bytes.size()));
+  data_left_ -= size;
   for (size_t at = 0; at < bytes.size(); at += kPiece) {
-    WEFT_RETURN_IF_ERROR(file_.Append(bytes.subspan(at, kPiece)));
+    if (may_go_on_) WEFT_RETURN_IF_ERROR(may_go_on_());
+    const absl::Span<const std::byte> piece = bytes.subspan(at, kPiece);
+    // The piece is still in the cache when it is written.
+    if (is_checked) crc32c_ = Crc32c(piece, crc32c_);
+    WEFT_RETURN_IF_ERROR(file_.Append(piece));
   }
   return absl::OkStatus();
 }

@@ -11,8 +11,10 @@
 #define WEFT_TRAINER_CHECKPOINT_SAFETENSORS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -50,10 +52,13 @@ class SafetensorsWriter {
   static absl::StatusOr<SafetensorsWriter> Create(const std::string& path,
                                                   const std::vector<TensorSpec>& tensors,
                                                   const SafetensorsMetadata& metadata = {});
-  // The next bytes, in pieces of any size.
+  // Asked before each mebibyte that Append and AppendUnchecked write: an error ends the call, which
+  // returns it; the file is then of no use. Null: nothing is asked.
+  void set_may_go_on(std::function<absl::Status()> may_go_on) { may_go_on_ = std::move(may_go_on); }
+  // The next bytes; a call may have any number of them.
   absl::Status Append(absl::Span<const std::byte> bytes);
-  // The same without their checksum, which is told afterwards, in the order of the bytes: it may be
-  // computed meanwhile by another thread.
+  // As Append, but the checksum of the bytes is added afterwards by AddChecksum, in the order of the
+  // bytes: another thread may compute it meanwhile.
   absl::Status AppendUnchecked(absl::Span<const std::byte> bytes);
   void AddChecksum(uint32_t crc32c, uint64_t bytes);
   // FailedPrecondition when bytes are missing. Durable, then visible under its name.
@@ -63,12 +68,13 @@ class SafetensorsWriter {
   uint32_t file_crc32c() const { return crc32c_; }  // of all bytes so far, header included
 
  private:
-  absl::Status Take(size_t bytes);  // so many are about to be written
+  absl::Status Write(absl::Span<const std::byte> bytes, bool is_checked);
   SafetensorsWriter(AtomicFile file, int64_t data_size)
       : file_(std::move(file)), data_left_(data_size) {}
   AtomicFile file_;
-  int64_t data_left_;
+  int64_t data_left_;  // bytes
   uint32_t crc32c_ = 0;
+  std::function<absl::Status()> may_go_on_;
 };
 
 // Const use is thread-safe. Spans live as long as the object.

@@ -28,8 +28,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kPiece = size_t{1} << 20;  // as SafetensorsWriter cuts what it writes
-
 int64_t Count(const BufferPart& part) {
   return static_cast<int64_t>(part.bytes.size()) / SizeOf(part.dtype);
 }
@@ -153,12 +151,13 @@ absl::Status CheckpointWriter::WriteShard(int rank, absl::Span<const BufferPart>
       SafetensorsWriter file,
       SafetensorsWriter::Create(absl::StrCat(temporary_, "/", ShardName(rank, world_size_)),
                                 tensors, metadata));
+  file.set_may_go_on([this] { return MayGoOn(); });
   Checksums checksums;
   {
     const SaveTimes::Scope scope(times_, SavePhase::kWrite);
     WEFT_ASSIGN_OR_RETURN(checksums, WriteParts(order, file));
   }
-  WEFT_RETURN_IF_ERROR(CheckGoesOn());
+  WEFT_RETURN_IF_ERROR(MayGoOn());
   const SaveTimes::Scope scope(times_, SavePhase::kSync);
   WEFT_RETURN_IF_ERROR(file.Commit());
   // For the commit, which happens in the life of this process or not at all.
@@ -166,19 +165,9 @@ absl::Status CheckpointWriter::WriteShard(int rank, absl::Span<const BufferPart>
                              Durability::kNone);
 }
 
-absl::Status CheckpointWriter::CheckGoesOn() const {
+absl::Status CheckpointWriter::MayGoOn() const {
   if (gives_up_ == nullptr || !gives_up_()) return absl::OkStatus();
   return absl::CancelledError(absl::StrCat("write ", temporary_, ": given up"));
-}
-
-absl::Status CheckpointWriter::AppendTo(SafetensorsWriter& file,
-                                        absl::Span<const std::byte> bytes) const {
-  for (size_t at = 0; at < bytes.size(); at += kPiece) {
-    WEFT_RETURN_IF_ERROR(CheckGoesOn());
-    const absl::Span<const std::byte> piece = bytes.subspan(at, kPiece);
-    WEFT_RETURN_IF_ERROR(checksums_beside_ ? file.AppendUnchecked(piece) : file.Append(piece));
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<CheckpointWriter::Checksums> CheckpointWriter::WriteParts(
@@ -189,7 +178,7 @@ absl::StatusOr<CheckpointWriter::Checksums> CheckpointWriter::WriteParts(
     // the file's is the buffer's.
     for (const BufferPart* part : order) {
       const uint32_t before = file.file_crc32c();
-      WEFT_RETURN_IF_ERROR(AppendTo(file, part->bytes));
+      WEFT_RETURN_IF_ERROR(file.Append(part->bytes));
       checksums[part] = Crc32cOfSecond(before, file.file_crc32c(), part->bytes.size());
     }
     return checksums;
@@ -203,7 +192,7 @@ absl::StatusOr<CheckpointWriter::Checksums> CheckpointWriter::WriteParts(
   });
   absl::Status status;
   for (size_t i = 0; i < order.size() && status.ok(); ++i) {
-    status = AppendTo(file, order[i]->bytes);
+    status = file.AppendUnchecked(order[i]->bytes);
   }
   has_failed.store(!status.ok());
   computed.get();

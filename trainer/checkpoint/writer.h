@@ -65,7 +65,7 @@ class CheckpointWriter {
   // Checksums are computed by another thread while this one writes: sooner done where a core is
   // idle, else one more pass over memory.
   void set_checksums_beside(bool beside) { checksums_beside_ = beside; }
-  // Asked before each megabyte of a shard, and before that is synced: where it says true,
+  // Asked before each mebibyte of a shard, and before that is synced: where it says true,
   // WriteShard is Cancelled and leaves no part of the shard. Null: a shard is written to its end.
   void set_gives_up(std::function<bool()> gives_up) { gives_up_ = std::move(gives_up); }
   // Where time goes from now on; null: it is not measured. `times` outlives this object.
@@ -92,8 +92,7 @@ class CheckpointWriter {
   absl::StatusOr<Checksums> WriteParts(const std::vector<const BufferPart*>& order,
                                        SafetensorsWriter& file) const;
   absl::Status CheckParts(int rank, absl::Span<const BufferPart> parts) const;
-  absl::Status CheckGoesOn() const;
-  absl::Status AppendTo(SafetensorsWriter& file, absl::Span<const std::byte> bytes) const;
+  absl::Status MayGoOn() const;  // Cancelled where gives_up_ says true
   absl::StatusOr<Manifest> Gather() const;
   absl::Status AddShard(int rank, Manifest& manifest) const;
   absl::Status AddNote(int rank, const std::string& text, Manifest& manifest) const;

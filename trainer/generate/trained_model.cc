@@ -16,6 +16,7 @@
 #include "trainer/checkpoint/run_states.h"
 #include "trainer/data/dataset_info.h"
 #include "trainer/model/parameters.h"
+#include "trainer/resume_identity.h"
 
 namespace weft::train {
 namespace {

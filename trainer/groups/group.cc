@@ -48,51 +48,12 @@ absl::StatusOr<DataType> TypeOf(const at::Tensor& tensor) {
   }
 }
 
-// Memory of this host for a tensor that is elsewhere; pinned, so that a GPU copies it by itself.
-at::Tensor HostMemory(const at::Tensor& tensor) {
-  return at::empty(
-      tensor.sizes(),
-      at::TensorOptions(tensor.scalar_type()).device(at::kCPU).pinned_memory(tensor.is_cuda()));
-}
-
-// What the communicator reads for `tensor`, once the work that writes the tensor is done.
-at::Tensor Outgoing(const at::Tensor& tensor) {
-  return GoesDeviceWay(tensor) ? HostMemory(tensor).copy_(tensor) : tensor;
-}
-// What the communicator writes for `tensor`.
-at::Tensor Incoming(const at::Tensor& tensor, Pending& pending) {
-  if (!GoesDeviceWay(tensor)) return tensor;
-  pending.arrivals.emplace_back(HostMemory(tensor), tensor);
-  return pending.arrivals.back().first;
-}
-
-// The same of some rows: the others may be in use.
-at::Tensor OutgoingRows(const at::Tensor& tensor, const Group::RowParts& parts) {
-  if (!GoesDeviceWay(tensor)) return tensor;
-  at::Tensor host = HostMemory(tensor);
-  for (size_t i = 0; i < parts.counts.size(); ++i) {
-    const auto begin = static_cast<int64_t>(parts.begins[i]);
-    const auto rows = static_cast<int64_t>(parts.counts[i]);
-    if (rows > 0) host.narrow(0, begin, rows).copy_(tensor.narrow(0, begin, rows));
-  }
-  return host;
-}
-at::Tensor IncomingRows(const at::Tensor& tensor, const Group::RowParts& parts, Pending& pending) {
-  if (!GoesDeviceWay(tensor)) return tensor;
-  at::Tensor host = HostMemory(tensor);
-  for (size_t i = 0; i < parts.counts.size(); ++i) {
-    const auto begin = static_cast<int64_t>(parts.begins[i]);
-    const auto rows = static_cast<int64_t>(parts.counts[i]);
-    if (rows == 0) continue;
-    pending.arrivals.emplace_back(host.narrow(0, begin, rows), tensor.narrow(0, begin, rows));
-  }
-  return host;
-}
-
 size_t Count(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
-Pending Started(const char* name, const char* wait_name, const at::Tensor& whole) {
+Pending Started(const std::shared_ptr<LeftTensors>& left, const char* name, const char* wait_name,
+                const at::Tensor& whole) {
   Pending pending;
+  pending.left = left;
   pending.name = name;
   pending.wait_name = wait_name;
   pending.start_ns = SystemClock::Nanoseconds();
@@ -104,6 +65,22 @@ constexpr char kAgreedPayload[] = "weft.train/agreed";
 constexpr uint32_t kTextTag = 0x54455854;  // "TEXT"
 
 }  // namespace
+
+void LeftTensors::Keep(collectives::WorkPtr work, std::vector<at::Tensor> tensors) {
+  std::erase_if(kept_,
+                [](const Kept& kept) { return kept.work != nullptr && kept.work->done(); });
+  kept_.push_back({std::move(work), std::move(tensors)});
+}
+
+Pending& Pending::operator=(Pending&& other) noexcept {
+  if (this == &other) return *this;
+  std::destroy_at(this);
+  return *std::construct_at(this, std::move(other));
+}
+
+Pending::~Pending() {
+  if (left != nullptr && !done()) left->Keep(std::move(work), std::move(tensors));
+}
 
 absl::Status AsAgreed(absl::Status status) {
   if (!status.ok()) status.SetPayload(kAgreedPayload, absl::Cord());
@@ -139,11 +116,6 @@ at::Tensor Group::Zeros(int64_t elements, const at::TensorOptions& options) cons
 std::shared_ptr<void> Group::KeepRegistered(const at::Tensor& tensor) const {
   if (endpoint_ == nullptr || !tensor.device().is_cpu()) return nullptr;
   return collectives::KeepRegistered(endpoint_, tensor.data_ptr(), tensor.nbytes());
-}
-
-void Group::SetTrace(Trace* trace, const Tracks& tracks) {
-  trace_ = trace;
-  tracks_ = tracks;
 }
 
 absl::Status Group::UseNccl(std::shared_ptr<NcclSession> session, WeftStream* current,
@@ -233,34 +205,13 @@ absl::StatusOr<Pending> Group::LaunchedOnGpu(Pending pending,
   return Launched(std::move(on_gpu));
 }
 
-// What the GPU did of late: waits count as exposed, and collectives have their places on the track.
-void Group::TakeNcclSpans() {
-  if (nccl_ != nullptr) TakeSpansOf(*nccl_);
-  for (auto& [number, channel] : channels_) TakeSpansOf(*channel);
-}
-
-void Group::TakeSpansOf(NcclCollectives& nccl) {
-  for (const NcclCollectives::Span& span : nccl.TakeSpans()) {
-    exposed_ns_ += span.exposed_ns;
-    if (trace_ == nullptr) continue;
-    trace_->Record({span.name, tracks_.collectives, span.begin_ns, span.end_ns, step_, -1});
-    if (span.exposed_ns == 0) continue;
-    // The computation waits for its end.
-    trace_->Record(
-        {"exposed", tracks_.exposed, span.end_ns - span.exposed_ns, span.end_ns, step_, -1});
-  }
-}
-
 double Group::TakeExposedSeconds() {
-  TakeNcclSpans();
-  return static_cast<double>(std::exchange(exposed_ns_, 0)) * 1e-9;
-}
-
-void Group::AddExposed(int64_t start_ns, int64_t end_ns, const char* name) {
-  exposed_ns_ += end_ns - start_ns;
-  if (trace_ == nullptr) return;
-  trace_->Record({name, tracks_.compute, start_ns, end_ns, step_, -1});
-  trace_->Record({"exposed", tracks_.exposed, start_ns, end_ns, step_, -1});
+  const auto take = [this](NcclCollectives& nccl) {
+    for (const NcclCollectives::Span& span : nccl.TakeSpans()) times_.AddOnGpu(span);
+  };
+  if (nccl_ != nullptr) take(*nccl_);
+  for (auto& [number, channel] : channels_) take(*channel);
+  return times_.TakeSeconds();
 }
 
 absl::StatusOr<Pending> Group::Launched(Pending pending) {
@@ -269,7 +220,7 @@ absl::StatusOr<Pending> Group::Launched(Pending pending) {
 }
 
 absl::StatusOr<Pending> Group::ReduceScatter(at::Tensor shard, at::Tensor full, ReduceOp op) {
-  Pending pending = Started("reduce_scatter", "wait_reduce_scatter", full);
+  Pending pending = Started(left_, "reduce_scatter", "wait_reduce_scatter", full);
   if (size() == 1) return pending;
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(full));
   if (TakesNccl(full)) {
@@ -278,7 +229,7 @@ absl::StatusOr<Pending> Group::ReduceScatter(at::Tensor shard, at::Tensor full, 
   }
   // Gradients: nobody waits for them before the step.
   communicator_->SetPriority(PriorityOf(Priority::kLow));
-  at::Tensor from = Outgoing(full), to = Incoming(shard, pending);
+  at::Tensor from = Outgoing(full), to = Incoming(shard, pending.arrivals);
   pending.work =
       communicator_->ReduceScatter(from.data_ptr(), to.data_ptr(), Count(shard), type, op);
   pending.tensors = {std::move(to), std::move(from)};
@@ -294,7 +245,7 @@ absl::StatusOr<Pending> Group::ReduceScatterSum(at::Tensor shard, at::Tensor ful
 }
 
 absl::StatusOr<Pending> Group::AllGather(at::Tensor full, at::Tensor shard) {
-  Pending pending = Started("all_gather", "wait_all_gather", full);
+  Pending pending = Started(left_, "all_gather", "wait_all_gather", full);
   if (size() == 1) return pending;
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(full));
   if (TakesNccl(full)) {
@@ -302,14 +253,14 @@ absl::StatusOr<Pending> Group::AllGather(at::Tensor full, at::Tensor shard) {
     return LaunchedOnGpu(std::move(pending), work, {std::move(shard), std::move(full)});
   }
   communicator_->SetPriority(PriorityOf(Priority::kNormal));  // the next layer's parameters
-  at::Tensor from = Outgoing(shard), to = Incoming(full, pending);
+  at::Tensor from = Outgoing(shard), to = Incoming(full, pending.arrivals);
   pending.work = communicator_->AllGather(from.data_ptr(), to.data_ptr(), Count(shard), type);
   pending.tensors = {std::move(from), std::move(to)};
   return Launched(std::move(pending));
 }
 
 absl::StatusOr<Pending> Group::AllReduceSum(at::Tensor tensor) {
-  Pending pending = Started("all_reduce", "wait_all_reduce", tensor);
+  Pending pending = Started(left_, "all_reduce", "wait_all_reduce", tensor);
   if (size() == 1) return pending;
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(tensor));
   if (TakesNccl(tensor)) {
@@ -317,8 +268,7 @@ absl::StatusOr<Pending> Group::AllReduceSum(at::Tensor tensor) {
     return LaunchedOnGpu(std::move(pending), work, {std::move(tensor)});
   }
   communicator_->SetPriority(PriorityOf(Priority::kNormal));
-  at::Tensor memory = Outgoing(tensor);
-  if (GoesDeviceWay(tensor)) pending.arrivals.emplace_back(memory, tensor);
+  at::Tensor memory = InPlace(tensor, pending.arrivals);
   pending.work = communicator_->AllReduce(memory.data_ptr(), memory.data_ptr(), Count(tensor), type,
                                           ReduceOp::kSum);
   pending.tensors = {std::move(memory)};
@@ -326,7 +276,7 @@ absl::StatusOr<Pending> Group::AllReduceSum(at::Tensor tensor) {
 }
 
 absl::StatusOr<Pending> Group::AllToAll(at::Tensor received, at::Tensor sent) {
-  Pending pending = Started("all_to_all", "wait_all_to_all", sent);
+  Pending pending = Started(left_, "all_to_all", "wait_all_to_all", sent);
   if (size() == 1) {
     received.copy_(sent);
     return pending;
@@ -342,7 +292,7 @@ absl::StatusOr<Pending> Group::AllToAll(at::Tensor received, at::Tensor sent) {
     return LaunchedOnGpu(std::move(pending), work, {std::move(received), std::move(sent)});
   }
   communicator_->SetPriority(Priority::kHigh);  // attention has nothing to do without it
-  at::Tensor from = Outgoing(sent), to = Incoming(received, pending);
+  at::Tensor from = Outgoing(sent), to = Incoming(received, pending.arrivals);
   pending.work = communicator_->AllToAll(from.data_ptr(), to.data_ptr(),
                                          Count(sent) / static_cast<size_t>(size()), type);
   pending.tensors = {std::move(to), std::move(from)};
@@ -353,7 +303,7 @@ absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts&
                                             at::Tensor sent, const RowParts& sent_parts,
                                             int64_t typical_rows, const char* name,
                                             const char* wait_name) {
-  Pending pending = Started(name, wait_name, sent);
+  Pending pending = Started(left_, name, wait_name, sent);
   if (size() == 1) {
     const auto rows = static_cast<int64_t>(sent_parts.counts[0]);
     received.narrow(0, static_cast<int64_t>(received_parts.begins[0]), rows)
@@ -382,7 +332,7 @@ absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts&
   }
   communicator_->SetPriority(Priority::kHigh);  // the next expert has nothing to do without it
   at::Tensor from = OutgoingRows(sent, sent_parts);
-  at::Tensor to = IncomingRows(received, received_parts, pending);
+  at::Tensor to = IncomingRows(received, received_parts, pending.arrivals);
   pending.work = communicator_->AllToAllV(from.data_ptr(), sent_counts, sent_begins, to.data_ptr(),
                                           received_counts, received_begins, type,
                                           static_cast<size_t>(typical_rows) * width);
@@ -392,7 +342,7 @@ absl::StatusOr<Pending> Group::ExchangeRows(at::Tensor received, const RowParts&
 
 absl::StatusOr<Pending> Group::Send(at::Tensor tensor, int peer, uint32_t tag,
                                     std::optional<uint32_t> channel) {
-  Pending pending = Started("send", "wait_send", tensor);
+  Pending pending = Started(left_, "send", "wait_send", tensor);
   if (NcclCollectives* nccl = ChannelOf(channel, tensor)) {
     WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(tensor));
     auto work = nccl->Send(tensor.data_ptr(), Count(tensor), /*peer=*/1, type);
@@ -407,14 +357,14 @@ absl::StatusOr<Pending> Group::Send(at::Tensor tensor, int peer, uint32_t tag,
 
 absl::StatusOr<Pending> Group::Receive(at::Tensor tensor, int peer, uint32_t tag,
                                        std::optional<uint32_t> channel) {
-  Pending pending = Started("receive", "wait_receive", tensor);
+  Pending pending = Started(left_, "receive", "wait_receive", tensor);
   if (NcclCollectives* nccl = ChannelOf(channel, tensor)) {
     WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(tensor));
     auto work = nccl->Receive(tensor.data_ptr(), Count(tensor), /*peer=*/0, type);
     return OnGpu(std::move(pending), *nccl, work, {std::move(tensor)});
   }
   communicator_->SetPriority(Priority::kHigh);
-  at::Tensor to = Incoming(tensor, pending);
+  at::Tensor to = Incoming(tensor, pending.arrivals);
   pending.work = communicator_->Receive(to.data_ptr(), to.nbytes(), GroupRank(peer), tag);
   pending.tensors = {std::move(to)};
   return pending;
@@ -428,7 +378,7 @@ absl::StatusOr<Group::Shifted> Group::Shift(at::Tensor received, int from, at::T
     WEFT_ASSIGN_OR_RETURN(shifted.sent, Send(std::move(sent), to, tag));
     return shifted;
   }
-  Pending pending = Started("shift", "wait_shift", sent);
+  Pending pending = Started(left_, "shift", "wait_shift", sent);
   WEFT_ASSIGN_OR_RETURN(DataType type, TypeOf(sent));
   const std::vector<size_t> begins(static_cast<size_t>(size()));
   std::vector<size_t> out = begins, in = begins;
@@ -439,15 +389,6 @@ absl::StatusOr<Group::Shifted> Group::Shift(at::Tensor received, int from, at::T
   WEFT_ASSIGN_OR_RETURN(shifted.received, OnGpu(std::move(pending), *nccl_, work,
                                                 {std::move(received), std::move(sent)}));
   return shifted;
-}
-
-absl::Status Group::Block(const std::function<absl::Status()>& wait, const char* wait_name) {
-  const WorkScope scope(Work::kCommunication);
-  if (trace_ == nullptr) return wait();
-  const RecordName before = trace_->Enter(wait_name, SystemClock::Nanoseconds());
-  absl::Status status = wait();
-  trace_->Leave(before, SystemClock::Nanoseconds());
-  return status;
 }
 
 absl::Status Group::Wait(Pending& pending) {
@@ -468,22 +409,18 @@ absl::Status Group::Wait(Pending& pending) {
   pending.arrivals.clear();
   if (!status.ok()) return Annotate(status, pending.name);
   for (const auto& [host, tensor] : arrivals) tensor.copy_(host);
-  AddExposed(start, SystemClock::Nanoseconds(), pending.wait_name);
-  if (trace_ != nullptr) {
-    // Several are under way at a time; on their track each begins where the one before it ended.
-    const int64_t end = work->end_ns();
-    const int64_t begin = std::min(std::max(pending.start_ns, last_end_ns_), end);
-    trace_->Record({pending.name, tracks_.collectives, begin, end, step_, pending.bytes});
-    last_end_ns_ = std::max(last_end_ns_, end);
-  }
+  times_.AddWait(start, SystemClock::Nanoseconds(), pending.wait_name);
+  times_.AddCollective(pending.start_ns, work->end_ns(), pending.bytes, pending.name);
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> Group::TryFinish(Pending& pending) {
   if (pending.nccl.has_value()) {
     WEFT_ASSIGN_OR_RETURN(const bool ended, pending.nccl->by->TryFinish(pending.nccl->work));
-    if (ended) pending = {};
-    return ended;
+    if (!ended) return false;
+    pending.nccl.reset();
+    pending.tensors.clear();
+    return true;
   }
   if (!pending.done()) return false;
   WEFT_RETURN_IF_ERROR(Wait(pending));
@@ -611,7 +548,7 @@ absl::Status Group::RunTogether(const std::function<absl::Status()>& work, absl:
   });
   const absl::Status mine = Guarded(work);
   done.Notify();
-  WEFT_RETURN_IF_ERROR(Block([&meetings] { return meetings.get(); }, "wait_agree"));
+  WEFT_RETURN_IF_ERROR(times_.Block([&meetings] { return meetings.get(); }, "wait_agree"));
   return Agree(mine, agreed);
 }
 

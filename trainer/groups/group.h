@@ -28,6 +28,8 @@
 #include "collectives/communicator.h"
 #include "collectives/endpoint.h"
 #include "trainer/groups/nccl_collectives.h"
+#include "trainer/groups/staging.h"
+#include "trainer/groups/wait_times.h"
 
 namespace weft::train {
 
@@ -35,8 +37,28 @@ namespace weft::train {
 absl::Status AsAgreed(absl::Status status);
 bool IsAgreed(const absl::Status& status);
 
-// A collective or a message under way. Its tensors belong to it until Wait.
+// Tensors of works that nobody waits for any more, as where an error ends the pass that would have:
+// kept until the works are done, which read and write them. Used by one thread.
+class LeftTensors {
+ public:
+  void Keep(collectives::WorkPtr work, std::vector<at::Tensor> tensors);
+
+ private:
+  struct Kept {
+    collectives::WorkPtr work;  // null: of NCCL
+    std::vector<at::Tensor> tensors;
+  };
+  std::vector<Kept> kept_;
+};
+
+// A collective or a message under way. Its tensors belong to it until Wait; where it goes without
+// that, its group keeps them.
 struct Pending {
+  Pending() = default;
+  Pending(Pending&& other) noexcept = default;
+  Pending& operator=(Pending&& other) noexcept;
+  ~Pending();
+
   collectives::WorkPtr work;  // of the communicator; null: none
   // In its place work of NCCL, which is outlived by what it belongs to.
   struct OnGpu {
@@ -44,13 +66,13 @@ struct Pending {
     NcclCollectives::Work work;
   };
   std::optional<OnGpu> nccl;
-  std::vector<at::Tensor> tensors;  // kept alive
-  // What Wait copies: from host memory to where the tensor is.
-  std::vector<std::pair<at::Tensor, at::Tensor>> arrivals;
-  const char* name = "";       // literal, for the trace
-  const char* wait_name = "";  // literal, for the trace
-  int64_t start_ns = 0;        // of the call
-  int64_t bytes = 0;           // of the whole buffer
+  std::vector<at::Tensor> tensors;    // kept alive
+  std::shared_ptr<LeftTensors> left;  // the group's; null: moved from
+  Arrivals arrivals;                  // what Wait copies
+  const char* name = "";              // literal, for the trace
+  const char* wait_name = "";         // literal, for the trace
+  int64_t start_ns = 0;               // of the call
+  int64_t bytes = 0;                  // of the whole buffer
 
   // Whether Wait would not block. What NCCL does counts as under way until then, so that all ranks
   // give their GPUs the collectives of several groups in one order.
@@ -111,14 +133,9 @@ class Group {
   // other threads, which may outlive the group.
   std::function<absl::Status()> HealthCheck() const;
 
-  // Tracks of the trace: `compute` gets the waits by name, between the passes; `exposed` the same
-  // waits by themselves; `collectives` what is waited for, from its call to its end.
-  struct Tracks {
-    int compute = 0, collectives = 0, exposed = 0;
-  };
-  // `trace` may be null; else it outlives the group.
-  void SetTrace(Trace* trace, const Tracks& tracks);
-  void set_step(int64_t step) { step_ = step; }  // what spans are labelled with
+  // See WaitTimes.
+  void SetTrace(Trace* trace, const WaitTimes::Tracks& tracks) { times_.SetTrace(trace, tracks); }
+  void set_step(int64_t step) { times_.set_step(step); }
   // Without overlap a collective is done when its call returns, and the time counts as a wait;
   // messages stay as they are, since a rank cannot wait for one before it has posted its own. With,
   // at the beginning.
@@ -127,9 +144,13 @@ class Group {
   // Computation waits for the group's collectives of tensors, so that they go before parameters and
   // gradients on the links that they share; on a GPU NcclUse::high_priority says so.
   void set_awaited(bool awaited) { awaited_ = awaited; }
-  // Time blocked in Wait, and in Sum when called through Exposed, since the last call.
+  // Time blocked in Wait, in what the caller has added, and of a GPU's computation, since the last
+  // call.
   double TakeExposedSeconds();
-  void AddExposed(int64_t start_ns, int64_t end_ns, const char* name);
+  // Counts another wait of the caller, as Sum's, which Sum does not count.
+  void AddExposed(int64_t start_ns, int64_t end_ns, const char* name) {
+    times_.AddWait(start_ns, end_ns, name);
+  }
 
   // shard = average over the ranks of this rank's part of `full`.
   absl::StatusOr<Pending> ReduceScatterAverage(at::Tensor shard, at::Tensor full);
@@ -141,12 +162,9 @@ class Group {
   // Part i of `sent` to rank i, from each rank its part of `received`: as many equal parts as
   // ranks.
   absl::StatusOr<Pending> AllToAll(at::Tensor received, at::Tensor sent);
-  // Rows of any number to and from each rank: counts and first rows by rank. Both tensors are
+  // Rows of any number to and from each rank. Both tensors are
   // [rows, the same width]; names are literals, for the trace. `typical_rows`: from one rank to one
   // other on average, the same number on all ranks; 0: they do not know it.
-  struct RowParts {
-    absl::Span<const size_t> counts, begins;
-  };
   absl::StatusOr<Pending> ExchangeRows(at::Tensor received, const RowParts& received_parts,
                                        at::Tensor sent, const RowParts& sent_parts,
                                        int64_t typical_rows, const char* name,
@@ -212,29 +230,23 @@ class Group {
   // The same of a collective.
   absl::StatusOr<Pending> LaunchedOnGpu(Pending pending, absl::StatusOr<NcclCollectives::Work> work,
                                         std::vector<at::Tensor> tensors);
-  void TakeNcclSpans();
-  void TakeSpansOf(NcclCollectives& nccl);
   // `pending`, waited for where the group does not overlap.
   absl::StatusOr<Pending> Launched(Pending pending);
-  // Readers of the records see that the computing thread waits.
-  absl::Status Block(const std::function<absl::Status()>& wait, const char* wait_name);
-  absl::Status Block(collectives::Work& work, const char* wait_name) {
-    return Block([&work] { return work.Wait(); }, wait_name);
+  absl::Status Block(collectives::Work& work, const char* wait_name) const {
+    return times_.Block([&work] { return work.Wait(); }, wait_name);
   }
   absl::StatusOr<std::vector<size_t>> GatherLengths(absl::string_view text);
 
+  // What follows goes first: then no work is under way.
+  std::shared_ptr<LeftTensors> left_ = std::make_shared<LeftTensors>();
   std::shared_ptr<collectives::Endpoint> endpoint_;  // null, as the next: a group of one
   std::shared_ptr<collectives::Communicator> communicator_;
   std::string name_;
   std::shared_ptr<NcclSession> session_;  // null, as the next: NCCL is not used
   std::unique_ptr<NcclCollectives> nccl_;
   std::map<uint32_t, std::unique_ptr<NcclCollectives>> channels_;  // of this rank, by number
-  Trace* trace_ = nullptr;
-  Tracks tracks_;
-  int64_t step_ = 0;
+  WaitTimes times_;
   bool overlaps_ = true, awaited_ = false;
-  int64_t exposed_ns_ = 0;
-  int64_t last_end_ns_ = 0;  // of the newest span on the group's track
 };
 
 }  // namespace weft::train

@@ -79,7 +79,7 @@ void NcclSession::Watch() {
 
 absl::Status NcclSession::Look() const {
   WEFT_RETURN_IF_ERROR(health_());
-  for (NcclCollectives* group : groups_) WEFT_RETURN_IF_ERROR(group->Check(absl::Now()));
+  for (NcclCollectives* group : groups_) WEFT_RETURN_IF_ERROR(group->Check(SystemClock().Now()));
   return absl::OkStatus();
 }
 
@@ -144,9 +144,9 @@ bool NcclCollectives::IsIdle() {
   const absl::StatusOr<WeftEvent*> last = Record(stream_);
   if (!last.ok()) return false;
   free_.push_back(*last);
-  const absl::Time deadline = absl::Now() + session_->timeout_;
+  const absl::Time deadline = SystemClock().Now() + session_->timeout_;
   while (!IsDone(*last)) {
-    if (absl::Now() > deadline) return false;
+    if (SystemClock().Now() > deadline) return false;
     absl::SleepFor(absl::Milliseconds(1));
   }
   return true;
@@ -190,7 +190,7 @@ absl::StatusOr<NcclCollectives::Work> NcclCollectives::Enqueue(const char* name,
   }
   WEFT_ASSIGN_OR_RETURN(work.done, Record(stream_));
   const std::lock_guard<std::mutex> lock(under_way_mutex_);
-  under_way_.push_back({work.done, name, absl::Now()});
+  under_way_.push_back({work.done, name, SystemClock().Now()});
   return work;
 }
 

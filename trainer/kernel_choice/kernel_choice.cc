@@ -16,6 +16,8 @@
 #include "base/status.h"
 #include "base/write_file.h"
 #include "trainer/files/file.h"
+#include "trainer/kernel_choice/trial_file.h"
+#include "trainer/kernel_choice/trial_work.h"
 #include "trainer/kernels/gemm.h"
 
 namespace weft::train {

@@ -20,27 +20,10 @@
 
 #include "absl/status/statusor.h"
 #include "trainer/config.h"
-#include "trainer/model/product.h"
+#include "trainer/kernel_choice/trial_work.h"
 #include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
-
-enum class TrialOf { kGemm, kAttention };
-
-// A product of a step on one rank.
-struct TrialProduct {
-  GemmShape shape;
-  int64_t rows = 0;        // of activations
-  double flops = 0;        // a step's, relative to the other products'
-  bool adds = false;       // to what is there
-  bool into_fp32 = false;  // whatever the type of its factors
-  int64_t uses = 1;        // products that read one packed copy of the weight; 1: it is not packed
-};
-// Each matrix of a layer and the output projection, forward, of the input's gradient and of the
-// weight's.
-std::vector<TrialProduct> ProductsOf(const TrainConfig& config, const StepPlan& plan);
-// Windows of attention that the model's layers have, 0 for none, each once.
-std::vector<int64_t> WindowsOf(const ModelConfig& model);
 
 // Rates of one rank in FLOP/s.
 struct KernelRates {
@@ -53,8 +36,12 @@ struct KernelRates {
   double onednn = 0;  // 0: not tried
 
   double Of(KernelLibrary library) const;
+  void Set(KernelLibrary library, double rate);
   double best() const;
 };
+// The rows of a trial without their rates: of products in the order of ProductsOf, of attention in
+// that of WindowsOf.
+std::vector<KernelRates> RowsOf(TrialOf what, const TrainConfig& config, const StepPlan& plan);
 // What a trial of `what` tries: oneDNN is another library than kAten's for products in fp32 alone.
 std::vector<KernelLibrary> LibrariesOf(TrialOf what, const TrainConfig& config);
 
@@ -74,17 +61,8 @@ struct KernelTrial {
 };
 
 // About `seconds` at most, and as many rounds as a comparison needs; where other programs hold it
-// up, hardly more than twice that. No trial in fp16, which
-// LibTorch alone has.
+// up, hardly more than twice that. No trial in fp16, which LibTorch alone has.
 KernelTrial Try(TrialOf what, const TrainConfig& config, const StepPlan& plan, double seconds);
-
-// As a file: a line each, "trial 2", "registers RATE", "others CORES", then
-// "NAME rows ROWS part PART aten RATE weft RATE" and so on in the order of ProductsOf.
-std::string ToText(const KernelTrial& trial, TrialOf what, const TrainConfig& config);
-// DataLoss, with what is wrong, where `text` is no trial of this config, or has a rate that no
-// processor reaches.
-absl::StatusOr<KernelTrial> ParseTrial(const std::string& text, TrialOf what,
-                                       const TrainConfig& config, const StepPlan& plan);
 
 }  // namespace weft::train
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/json_text.h"
 #include "base/log.h"
 #include "base/read_file.h"
@@ -191,7 +192,7 @@ void MetricsLog::Append(const StepMetrics& metrics) {
   double step = static_cast<double>(metrics.step);
   plot_.train.push_back({step, metrics.loss});
   if (metrics.validation_loss) plot_.validation.push_back({step, *metrics.validation_loss});
-  if (absl::Now() - drawn_ < kRedraw) return;
+  if (SystemClock().Now() - drawn_ < kRedraw) return;
   absl::Status drawn = Draw();
   if (!drawn.ok()) WEFT_LOG_WARN(drawn.message());
 }
@@ -237,7 +238,7 @@ absl::Status MetricsLog::Finish() {
 }
 
 absl::Status MetricsLog::Draw() {
-  drawn_ = absl::Now();
+  drawn_ = SystemClock().Now();
   return WriteLossSvg(run_dir_ + "/loss.svg", plot_);
 }
 

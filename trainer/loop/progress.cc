@@ -8,7 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 
 namespace weft::train {
 namespace {
@@ -25,11 +26,11 @@ Progress::Progress(const TrainConfig& config, int64_t first_step)
       bar_(config.progress_mode == "bar" ||
            (config.progress_mode == "auto" && isatty(STDERR_FILENO) != 0)),
       first_step_(first_step),
-      start_(absl::Now()) {}
+      start_(SystemClock().Now()) {}
 
 void Progress::Step(const StepMetrics& metrics) {
   if (metrics.validation_loss) validation_loss_ = *metrics.validation_loss;
-  absl::Time now = absl::Now();
+  absl::Time now = SystemClock().Now();
   bool is_last = metrics.step == steps_;
   bool due = bar_         ? now - last_ >= kRedrawEvery
              : every_ > 0 ? metrics.step % every_ == 0

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/run_states.h"
+#include "trainer/resume_identity.h"
 
 namespace weft::train {
 namespace {

@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "topology/host/thread_binding.h"
@@ -148,10 +149,10 @@ bool SharedCheckpoints::HasPruned(absl::Duration patience) {
 }
 
 absl::Status SharedCheckpoints::FinishRemote() {
-  const absl::Time until = absl::Now() + remote_timeout_;
+  const absl::Time until = SystemClock().Now() + remote_timeout_;
   pruning_->gives_up_verifying.store(true);
   const absl::Status status = remote_ ? remote_->Finish(remote_timeout_) : absl::OkStatus();
-  if (!HasPruned(until - absl::Now())) {
+  if (!HasPruned(until - SystemClock().Now())) {
     WEFT_LOG_WARN("old checkpoints stay: to delete them takes longer than the run has waited for");
   }
   return status;

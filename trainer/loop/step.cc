@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(const TrainConfig& conf
                                                          ParallelGroups* groups, Trace* trace,
                                                          at::Device device) {
   WEFT_ASSIGN_OR_RETURN(StepPlan plan, StepPlan::Make(config, SizesOf(groups->mesh)));
-  WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, MakePipelineSchedule(plan.pipeline));
+  WEFT_ASSIGN_OR_RETURN(topology::PipelineSchedule schedule, plan.MakeSchedule(config.model));
   // Proved before any rank trains.
   WEFT_RETURN_IF_ERROR(
       RunPipelineSchedule(plan.pipeline, schedule, topology::PassDurations{}).status());
@@ -61,6 +61,7 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
               plan.micro_rows * plan.TokensHeld(config.model.sequence) / plan.sizes.tensor,
               config.model.hidden, at::TensorOptions(TypeOf(config.precision)).device(device),
               config.receives_ahead),
+      waits_(plan_, schedule_, groups, trace),
       loss_scale_(config),
       loss_(at::zeros({}, at::TensorOptions(at::kDouble).device(device))),
       held_(static_cast<size_t>(plan.pipeline.chunks * plan.pipeline.micro_batches)) {
@@ -292,7 +293,7 @@ absl::StatusOr<StepResult> Stepper::Step(int64_t step, const absl::StatusOr<Batc
                                          bool stop_requested) {
   return Guarded([&]() -> absl::StatusOr<StepResult> {
     groups_->set_step(step);
-    TakeExposed();
+    waits_.Begin();
     const std::vector<int64_t> stand_in(
         batch.ok() ? 0 : static_cast<size_t>(plan_.local_rows * (config_.model.sequence + 1)));
     columns_ = config_.model.sequence + 1;
@@ -304,81 +305,12 @@ absl::StatusOr<StepResult> Stepper::Step(int64_t step, const absl::StatusOr<Batc
     parameters_->BeginStep();
     BeginGraphs();
     WEFT_RETURN_IF_ERROR(runner_.Run(passes_, *this));
-    WEFT_RETURN_IF_ERROR(BeginBubble());
+    WEFT_RETURN_IF_ERROR(waits_.SendPassTimes(runner_.times(), device_.is_cuda()));
     WEFT_RETURN_IF_ERROR(parameters_->FinishGradients());
     if (before_update_) WEFT_RETURN_IF_ERROR(before_update_());
     const double tokens = static_cast<double>(plan_.local_rows * plan_.TokensHeld(columns_ - 1));
     return FinishStep(step, loss_.item<double>() / tokens, batch.status(), stop_requested);
   });
-}
-
-ExposedSeconds Stepper::TakeExposed() {
-  ExposedSeconds exposed;
-  exposed.data = groups_->world->TakeExposedSeconds();
-  for (Group* group : groups_->DataGroups()) exposed.data += group->TakeExposedSeconds();
-  exposed.tensor = groups_->tensor->TakeExposedSeconds();
-  exposed.context = groups_->context->TakeExposedSeconds();
-  exposed.expert = groups_->expert->TakeExposedSeconds();
-  exposed.pipeline = groups_->pipeline->TakeExposedSeconds();
-  if (groups_->ends != nullptr) exposed.pipeline += groups_->ends->TakeExposedSeconds();
-  return exposed;
-}
-
-absl::Status Stepper::BeginBubble() {
-  if (plan_.sizes.pipeline == 1 || device_.is_cuda()) return absl::OkStatus();
-  const std::vector<PassTime>& times = runner_.times();
-  pass_seconds_ = at::zeros({plan_.sizes.pipeline, static_cast<int64_t>(times.size())},
-                            at::TensorOptions(at::kDouble).device(at::kCPU));
-  double* const mine =
-      pass_seconds_.data_ptr<double>() + static_cast<size_t>(stage()) * times.size();
-  for (size_t i = 0; i < times.size(); ++i) {
-    mine[i] = static_cast<double>(times[i].end_ns - times[i].start_ns) * 1e-9;
-  }
-  WEFT_ASSIGN_OR_RETURN(pass_seconds_under_way_, groups_->pipeline->AllReduceSum(pass_seconds_));
-  return absl::OkStatus();
-}
-
-absl::StatusOr<StepResult::Bubble> Stepper::TakeBubble(ExposedSeconds& exposed) {
-  const double* const seconds = pass_seconds_.data_ptr<double>();
-  std::vector<std::vector<double>> by_pass;
-  for (int64_t stage = 0; stage < pass_seconds_.size(0); ++stage) {
-    const double* const row = seconds + stage * pass_seconds_.size(1);
-    by_pass.emplace_back(row, row + pass_seconds_.size(1));
-  }
-  WEFT_ASSIGN_OR_RETURN(const PipelineBubble bubble,
-                        BubbleOf(plan_.pipeline, schedule_, by_pass, stage(), runner_.times()));
-  StepResult::Bubble result;
-  result.share = bubble.share;
-  const auto take = [&result](double most, double& from) {
-    const double part = std::min(most, from);
-    from -= part;
-    result.seconds += part;
-    return part;
-  };
-  take(bubble.waits, exposed.pipeline);
-  const double behind = take(bubble.behind, exposed.data);
-  if (trace_ == nullptr) return result;
-  for (const PipelineBubble::Span& span : bubble.spans) {
-    trace_->Record({"bubble", kBubbleTrack, span.start_ns, span.end_ns, step_, -1});
-  }
-  if (const int64_t end = runner_.times().back().end_ns; behind > 0) {
-    trace_->Record({"bubble", kBubbleTrack, end, end + std::llround(behind * 1e9), step_, -1});
-  }
-  return result;
-}
-
-absl::Status Stepper::AccountWaits(StepResult& result) {
-  const bool has_pipeline = plan_.sizes.pipeline > 1;
-  if (pass_seconds_under_way_) {
-    WEFT_RETURN_IF_ERROR(groups_->pipeline->Wait(*pass_seconds_under_way_));
-  }
-  result.exposed = TakeExposed();
-  if (!has_pipeline) {
-    result.bubble.emplace();
-  } else if (std::exchange(pass_seconds_under_way_, std::nullopt).has_value()) {
-    WEFT_ASSIGN_OR_RETURN(result.bubble, TakeBubble(result.exposed));
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss,
@@ -427,7 +359,7 @@ absl::StatusOr<StepResult> Stepper::FinishStep(int64_t step, double loss,
                                               .gradient_scale = clip / loss_scale_.value()}));
   }
   loss_scale_.Adapt(/*is_finite=*/true);
-  WEFT_RETURN_IF_ERROR(AccountWaits(result));
+  WEFT_RETURN_IF_ERROR(waits_.Account(step_, result));
   return result;
 }
 
@@ -445,7 +377,7 @@ absl::StatusOr<StepResult> Stepper::LeaveOut(StepResult result, const absl::Stat
     absl::StrAppend(&result.skipped, "; the loss scale goes from ", scale, " to ",
                     loss_scale_.value());
   }
-  WEFT_RETURN_IF_ERROR(AccountWaits(result));
+  WEFT_RETURN_IF_ERROR(waits_.Account(step_, result));
   return result;
 }
 

@@ -20,6 +20,8 @@
 #include "trainer/groups/parallel_groups.h"
 #include "trainer/loop/loss_scale.h"
 #include "trainer/loop/pass_graphs.h"
+#include "trainer/loop/step_result.h"
+#include "trainer/loop/step_waits.h"
 #include "trainer/model/context_axis.h"
 #include "trainer/model/gpt.h"
 #include "trainer/model/tensor_axis.h"
@@ -28,36 +30,6 @@
 #include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
-
-// This rank's wait for communication, by axis, in seconds. What the pipeline's schedule makes it
-// wait for is not part of it (StepResult::bubble).
-struct ExposedSeconds {
-  double data = 0;
-  double tensor = 0;
-  double context = 0;
-  double expert = 0;
-  double pipeline = 0;
-  double total() const { return data + tensor + context + expert + pipeline; }
-};
-
-struct StepResult {
-  double loss = 0;           // nats a token, mean over the global batch
-  double gradient_norm = 0;  // before clipping
-  double learning_rate = 0;
-  // With experts, means over tokens and layers; and the part of choices that found no place.
-  double balance_loss = 0;
-  double router_z_loss = 0;
-  double dropped = 0;
-  ExposedSeconds exposed;
-  // The bubble of this rank, in seconds, and of all stages, as a part of their time
-  // (parallel/pipeline_bubble.h); 0 without a pipeline. None: a GPU has the passes.
-  struct Bubble {
-    double seconds = 0, share = 0;
-  };
-  std::optional<Bubble> bubble;
-  std::string skipped;  // why the step was left out, with its number; empty: it was not
-  bool stop = false;    // some rank was asked to stop
-};
 
 class Stepper final : private PipelineStage {
  public:
@@ -154,12 +126,6 @@ class Stepper final : private PipelineStage {
   absl::StatusOr<StepResult> LeaveOut(StepResult result, const absl::Status& reason);
   absl::Status ExplainNonFinite(int64_t step, double loss, double squares);
   void RecordNotFinite();
-  ExposedSeconds TakeExposed();
-  // Sends the durations of this stage's passes on their way to the others.
-  absl::Status BeginBubble();
-  // What the step waited for, into `result`: for communication, and for the pipeline's schedule.
-  absl::Status AccountWaits(StepResult& result);
-  absl::StatusOr<StepResult::Bubble> TakeBubble(ExposedSeconds& exposed);
 
   const TrainConfig config_;
   const at::Device device_;
@@ -175,6 +141,7 @@ class Stepper final : private PipelineStage {
   std::unique_ptr<ParameterSets> parameters_;
   std::vector<std::unique_ptr<Gpt>> chunks_;
   PipelineRunner runner_;
+  StepWaits waits_;
   LossScale loss_scale_;
   std::function<absl::Status()> before_update_;  // may be null
   std::unique_ptr<PassGraphs> graphs_;           // null: there are none
@@ -191,8 +158,6 @@ class Stepper final : private PipelineStage {
   at::Tensor loss_;
   RouterTotals router_;
   std::vector<Held> held_;
-  at::Tensor pass_seconds_;  // [stages, passes], double: the others' are 0 until Wait
-  std::optional<Pending> pass_seconds_under_way_;
 };
 
 }  // namespace weft::train

@@ -9,13 +9,12 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "trainer/device/device.h"
-#include "trainer/loop/forecast.h"
+#include "trainer/forecast/memory_check.h"
+#include "trainer/forecast/memory_estimate.h"
 #include "trainer/memory/memory.h"
 
 namespace weft::train {
 namespace {
-
-double Mebibytes(Bytes bytes) { return static_cast<double>(bytes.count()) / (1 << 20); }
 
 void PrintCheckpoints(const RunTotals& totals, const CheckpointSaver& saver,
                       const RunCheckpoints& checkpoints) {
@@ -82,8 +81,7 @@ absl::StatusOr<std::vector<std::string>> MemoryUse::Report(const StepPlan& plan,
   const double error = estimate.ok() && peak.count() > 0 ? 100 * (expected / peak - 1) : 0.0;
   return groups_.world->Gather(absl::StrFormat(
       "tensors %.1f MiB at most, estimated %.1f (%+.1f %%); resident memory grew by %.0f MiB",
-      Mebibytes(peak), Mebibytes(expected), error,
-      Mebibytes(PeakResidentMemory() - resident_before_)));
+      peak / MiB(1), expected / MiB(1), error, (PeakResidentMemory() - resident_before_) / MiB(1)));
 }
 
 void PrintSummary(const RunSummary& summary, const CheckpointSaver& saver,

@@ -27,13 +27,14 @@
 #include "trainer/device/device.h"
 #include "trainer/device/graphs.h"
 #include "trainer/files/file.h"
+#include "trainer/forecast/memory_check.h"
+#include "trainer/forecast/run_description.h"
 #include "trainer/generate/trained_model.h"
 #include "trainer/kernel_choice/kernel_choice.h"
 #include "trainer/loop/checkpoint_saver.h"
 #include "trainer/loop/checkpoints.h"
 #include "trainer/loop/compute_threads.h"
 #include "trainer/loop/export.h"
-#include "trainer/loop/forecast.h"
 #include "trainer/loop/metrics_log.h"
 #include "trainer/loop/pass_graphs.h"
 #include "trainer/loop/peak.h"
@@ -48,6 +49,7 @@
 #include "trainer/memory/memory.h"
 #include "trainer/parallel/core_share.h"
 #include "trainer/profile/work_time.h"
+#include "trainer/resume_identity.h"
 
 namespace weft::train {
 namespace {
@@ -176,15 +178,9 @@ class Run {
     return absl::OkStatus();
   }
 
-  // Where there is no room otherwise, without what takes more memory to suit the cores, and then
-  // without packed weights.
   absl::Status CheckMemory() {
     absl::Status status = memory_.Check();
-    if (absl::IsInvalidArgument(status) && GiveBackMemory(config_, options_.config)) {
-      status = memory_.Check();
-    }
-    if (absl::IsInvalidArgument(status) && config_.pack_weights) {
-      config_.pack_weights = false;
+    while (absl::IsInvalidArgument(status) && TakeLessMemory(config_, options_.config)) {
       status = memory_.Check();
     }
     if (status.ok() && options_.core_choice != nullptr) {
@@ -428,7 +424,7 @@ class Run {
       progress_->Note(absl::StrFormat(
           "snapshots of the last 2 steps, of %s: %.1f MiB in memory (recovery.snapshot)",
           options_.snapshots->keeps_another() ? "2 ranks" : "this rank, as its replicas have them",
-          static_cast<double>(options_.snapshots->bytes().count()) / (1 << 20)));
+          options_.snapshots->bytes() / MiB(1)));
     }
     return absl::OkStatus();
   }

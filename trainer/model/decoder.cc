@@ -9,12 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "trainer/kernels/decode.h"
 #include "trainer/model/deliver.h"
 #include "trainer/model/feed_forward.h"
+#include "trainer/model/key_value_cache.h"
+#include "trainer/model/parameter_numbers.h"
 #include "trainer/model/parameters.h"
 
 namespace weft::train {
@@ -38,40 +39,9 @@ std::vector<at::Tensor> ParametersOf(const Gpt& model) {
   return parameters;
 }
 
-// Tokens whose keys and values a layer keeps.
-int64_t RoomOf(const ModelConfig& config, int64_t layer) {
-  const int64_t window = config.WindowOf(layer);
-  return window > 0 ? std::min(window, config.sequence) : config.sequence;
-}
-
-struct Layer {
+struct Layer : BlockParameters {
   int64_t number = 0;
-  ParameterPair norm1, norm2, attention_out, ffn_in, ffn_out;
-  std::vector<ParameterPair> projections;  // of queries, keys and values; or queries, and the rest
-  int router = -1;                         // -1: no experts
-  std::vector<Expert> experts;
-  // Keys and values [sequences, key-value heads, room, width]; position p is at p % room.
-  at::Tensor keys, values;
-  int64_t room = 0;
-};
-
-// Numbers of the parameters by their names.
-class Names {
- public:
-  explicit Names(const ModelConfig& config) : specs_(GptParameters(config)) {}
-  int Find(const std::string& name) const {
-    for (size_t i = 0; i < specs_.size(); ++i) {
-      if (specs_[i].name == name) return static_cast<int>(i);
-    }
-    return -1;
-  }
-  ParameterPair Pair(const std::string& name) const {
-    return {Find(name + ".weight"), Find(name + ".bias")};
-  }
-  const std::vector<ParameterSpec>& specs() const { return specs_; }
-
- private:
-  const std::vector<ParameterSpec> specs_;
+  KeyValueCache cache;
 };
 
 template <typename T>
@@ -91,19 +61,23 @@ class TypedDecoder final : public Decoder {
       model_.set_gemm(KernelLibrary::kWeft);
       model_.set_attention(KernelLibrary::kWeft);
     }
-    const Names names(config_);
-    token_table_ = names.Find("embedding.token");
-    position_table_ = names.Find("embedding.position");
-    norm_ = names.Pair("norm");
-    head_ = config_.tied ? token_table_ : names.Find("head.weight");
-    for (int64_t i = 0; i < config_.layers; ++i) layers_.push_back(MakeLayer(names, i, sequences));
-    for (size_t i = 0; i < names.specs().size(); ++i) {
+    const std::vector<ParameterSpec> specs = GptParameters(config_);
+    const ParameterNumbers numbers(specs);
+    token_table_ = numbers.Find("embedding.token");
+    position_table_ = numbers.Find("embedding.position");
+    norm_ = numbers.FindPair("norm");
+    head_ = config_.tied ? token_table_ : numbers.Find("head.weight");
+    for (int64_t i = 0; i < config_.layers; ++i) {
+      layers_.push_back({numbers.OfBlock(i, 0, config_.experts), i,
+                         KeyValueCache(config_, i, sequences, model_.dtype())});
+    }
+    for (size_t i = 0; i < specs.size(); ++i) {
       const at::Tensor& parameter = model_.parameter(static_cast<int>(i));
-      WEFT_CHECK(parameter.is_contiguous(), names.specs()[i].name << " is not contiguous");
+      WEFT_CHECK(parameter.is_contiguous(), specs[i].name << " is not contiguous");
       const bool is_table =
           static_cast<int>(i) == token_table_ || static_cast<int>(i) == position_table_;
       const bool is_read = static_cast<int>(i) == head_ || !is_table;
-      if (is_read && !names.specs()[i].is_expert) weight_bytes_ += BytesOf(static_cast<int>(i));
+      if (is_read && !specs[i].is_expert) weight_bytes_ += BytesOf(static_cast<int>(i));
     }
     const int64_t gates = config_.IsGated() ? 2 : 1;
     Resize(x_, sequences * config_.hidden);
@@ -159,7 +133,7 @@ class TypedDecoder final : public Decoder {
           x_.data() + row * config_.hidden);
     }
     bytes_read_ += weight_bytes_;
-    for (const Layer& layer : layers_) StepLayer(layer, next);
+    for (Layer& layer : layers_) StepLayer(layer, next);
     for (const NextToken& one : next) ++lengths_[static_cast<size_t>(one.sequence)];
     Norm(rows, norm_, x_.data(), normed_.data());
     return Head(rows, normed_.data());
@@ -191,31 +165,6 @@ class TypedDecoder final : public Decoder {
     return BytesOf(pair.weight) + BytesOf(pair.bias);
   }
 
-  Layer MakeLayer(const Names& names, int64_t number, int64_t sequences) const {
-    const std::string name = absl::StrCat("block.", number);
-    Layer layer;
-    layer.number = number;
-    layer.norm1 = names.Pair(name + ".norm1");
-    layer.norm2 = names.Pair(name + ".norm2");
-    layer.projections = {names.Pair(name + ".attention.qkv")};
-    if (layer.projections[0].weight < 0) {
-      layer.projections = {names.Pair(name + ".attention.q"), names.Pair(name + ".attention.kv")};
-    }
-    layer.attention_out = names.Pair(name + ".attention.out");
-    layer.ffn_in = names.Pair(name + ".ffn.in");
-    layer.ffn_out = names.Pair(name + ".ffn.out");
-    layer.router = names.Find(name + ".router.weight");
-    for (int64_t i = 0; layer.router >= 0 && i < config_.experts; ++i) {
-      const std::string expert = absl::StrCat(name, ".expert.", i);
-      layer.experts.push_back({names.Pair(expert + ".in"), names.Pair(expert + ".out")});
-    }
-    layer.room = RoomOf(config_, number);
-    const auto options = at::TensorOptions().dtype(model_.dtype());
-    layer.keys = at::empty({sequences, config_.KvHeads(), layer.room, width_}, options);
-    layer.values = at::empty_like(layer.keys);
-    return layer;
-  }
-
   // The rows of a sequence among those of all that are read together.
   struct Rows {
     int64_t sequence = 0, begin = 0, count = 0;
@@ -236,7 +185,7 @@ class TypedDecoder final : public Decoder {
       begin += length;
     }
     at::Tensor x = embedded.size() == 1 ? embedded[0] : at::cat(embedded);
-    for (const Layer& layer : layers_) x = PrefillLayer(context, layer, parts, x);
+    for (Layer& layer : layers_) x = PrefillLayer(context, layer, parts, x);
     for (const Rows& rows : parts) {
       lengths_[static_cast<size_t>(rows.sequence)] = rows.count;
       last.push_back(x.narrow(0, rows.begin + rows.count - 1, 1));
@@ -259,8 +208,8 @@ class TypedDecoder final : public Decoder {
   }
 
   // One layer over all tokens of the sequences, as Gpt has it.
-  at::Tensor PrefillLayer(const operations::Context& context, const Layer& layer,
-                          absl::Span<const Rows> parts, const at::Tensor& x) const {
+  at::Tensor PrefillLayer(const operations::Context& context, Layer& layer,
+                          absl::Span<const Rows> parts, const at::Tensor& x) {
     auto attention = [&](const at::Tensor& in, const at::Tensor& before) {
       std::vector<at::Tensor> projected;
       for (const ParameterPair& pair : layer.projections) {
@@ -292,29 +241,21 @@ class TypedDecoder final : public Decoder {
     return ffn(normed2, residual2);
   }
 
-  // Keys and values of the last tokens that there is room for.
-  void Keep(const Layer& layer, int64_t sequence, const std::vector<at::Tensor>& projected,
+  // Keeps keys and values of the last tokens that there is room for. projected: as operations.h has
+  // them, of `length` tokens from the sequence's beginning.
+  void Keep(Layer& layer, int64_t sequence, const std::vector<at::Tensor>& projected,
             int64_t length) const {
     const at::Tensor& rows = projected.back();
     const T* data = Data<T>(rows);
     const int64_t stride = rows.size(1), kv_hidden = config_.KvHidden();
-    for (int64_t position = std::max<int64_t>(0, length - layer.room); position < length;
+    for (int64_t position = std::max<int64_t>(0, length - layer.cache.room()); position < length;
          ++position) {
       const T* value = data + (position + 1) * stride - kv_hidden;
-      KeepOne(layer, sequence, position, value - kv_hidden, value);
-    }
-  }
-  void KeepOne(const Layer& layer, int64_t sequence, int64_t position, const T* key,
-               const T* value) const {
-    for (int64_t head = 0; head < config_.KvHeads(); ++head) {
-      const int64_t at =
-          ((sequence * config_.KvHeads() + head) * layer.room + position % layer.room) * width_;
-      std::copy_n(key + head * width_, width_, Data<T>(layer.keys) + at);
-      std::copy_n(value + head * width_, width_, Data<T>(layer.values) + at);
+      layer.cache.Keep(sequence, position, value - kv_hidden, value);
     }
   }
 
-  void StepLayer(const Layer& layer, absl::Span<const NextToken> next) {
+  void StepLayer(Layer& layer, absl::Span<const NextToken> next) {
     const int64_t rows = static_cast<int64_t>(next.size());
     Norm(rows, layer.norm1, x_.data(), normed_.data());
     StepAttention(layer, next);
@@ -330,7 +271,7 @@ class TypedDecoder final : public Decoder {
   }
 
   // normed_ -> mixed_.
-  void StepAttention(const Layer& layer, absl::Span<const NextToken> next) {
+  void StepAttention(Layer& layer, absl::Span<const NextToken> next) {
     const int64_t rows = static_cast<int64_t>(next.size()), hidden = config_.hidden;
     const int64_t kv_hidden = config_.KvHidden();
     const bool together = layer.projections.size() == 1;
@@ -345,16 +286,10 @@ class TypedDecoder final : public Decoder {
         Rotate(position, config_.heads, query);
         Rotate(position, config_.KvHeads(), key);
       }
-      KeepOne(layer, sequence, position, key, key + kv_hidden);
-      const int64_t from = sequence * config_.KvHeads() * layer.room * width_;
-      scratch_[static_cast<size_t>(row)] = {query,
-                                            Data<T>(layer.keys) + from,
-                                            Data<T>(layer.values) + from,
-                                            layer.room * width_,
-                                            std::min(position + 1, layer.room),
-                                            mixed_.data() + row * hidden};
-      bytes_read_ += scratch_[static_cast<size_t>(row)].count * 2 * kv_hidden *
-                     static_cast<int64_t>(sizeof(T));
+      layer.cache.Keep<T>(sequence, position, key, key + kv_hidden);
+      CachedAttention<T>& attention = scratch_[static_cast<size_t>(row)];
+      attention = layer.cache.Attention<T>(sequence, position, query, mixed_.data() + row * hidden);
+      bytes_read_ += attention.count * 2 * kv_hidden * static_cast<int64_t>(sizeof(T));
     }
     decode_.attend(rows, config_.heads, config_.KvHeads(), width_, scratch_.data());
   }
@@ -477,20 +412,17 @@ class TypedDecoder final : public Decoder {
 }  // namespace
 
 Bytes Decoder::MemoryOf(const Gpt& model, int64_t tokens) {
-  constexpr int64_t kHugePage = 2 << 20;  // bytes; the first token of a head may take one whole
   const ModelConfig& config = model.config();
   const auto width = static_cast<int64_t>(c10::elementSize(model.dtype()));
   // Activations of a step, as TypedDecoder has them.
   const int64_t elements =
       8 * config.hidden + 2 * config.KvHidden() + (config.IsGated() ? 3 : 2) * config.ffn;
-  int64_t bytes = elements * width + config.vocabulary * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = elements * width + config.vocabulary * static_cast<int64_t>(sizeof(float));
+  Bytes all(bytes);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    const int64_t room = RoomOf(config, layer);
-    const int64_t token = config.hidden / config.heads * width;  // bytes of a head's keys
-    const int64_t pages = (std::min(tokens, room) * token + kHugePage - 1) / kHugePage;
-    bytes += 2 * config.KvHeads() * std::min(room * token, pages * kHugePage);
+    all += KeyValueCache::MemoryOf(config, layer, width, tokens);
   }
-  return Bytes(bytes);
+  return all;
 }
 
 std::unique_ptr<Decoder> Decoder::Create(const Gpt& model, int64_t sequences) {

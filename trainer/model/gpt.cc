@@ -6,10 +6,10 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "trainer/model/feed_forward.h"
 #include "trainer/model/operations.h"
+#include "trainer/model/parameter_numbers.h"
 #include "trainer/model/parameters.h"
 #include "trainer/model/rotary.h"
 #include "trainer/profile/work_time.h"
@@ -48,38 +48,25 @@ Gpt::Gpt(const ModelConfig& config, const ModelPart& part, int chunk,
   WEFT_CHECK(specs.size() == parameters_.size(),
              specs.size() << " parameters, " << parameters_.size() << " tensors");
   WEFT_CHECK((axis_ != nullptr) == (part.tensor_size > 1), part.tensor_size << " tensor ranks");
-  for (const ParameterSpec& spec : specs) names_.push_back(spec.name);
+  const ParameterNumbers numbers(specs);
   auto first = std::find_if(specs.begin(), specs.end(),
                             [chunk](const ParameterSpec& spec) { return spec.chunk == chunk; });
   if (first != specs.end()) first_unit_ = first->unit;
   for (int64_t layer = chunk_.first_layer; layer < chunk_.end_layer; ++layer) {
-    std::string name = absl::StrCat("block.", layer);
-    std::vector<Pair> projections = {FindPair(name + ".attention.qkv")};
-    if (projections[0].weight < 0) {
-      projections = {FindPair(name + ".attention.q"), FindPair(name + ".attention.kv")};
-    }
-    blocks_.push_back({layer,
-                       chunk_.Has(layer, BlockHalf::kAttention),
-                       chunk_.Has(layer, BlockHalf::kFeedForward),
-                       FindPair(name + ".norm1"),
-                       std::move(projections),
-                       FindPair(name + ".attention.out"),
-                       FindPair(name + ".norm2"),
-                       FindPair(name + ".ffn.in"),
-                       FindPair(name + ".ffn.out"),
-                       Find(name + ".router.weight"),
-                       {}});
-    if (blocks_.back().router < 0) continue;
-    for (int64_t i = 0; i < experts_->experts_here(); ++i) {
-      const std::string expert = absl::StrCat(name, ".expert.", experts_->first_expert() + i);
-      blocks_.back().experts.push_back({FindPair(expert + ".in"), FindPair(expert + ".out")});
-    }
+    Block& block = blocks_.emplace_back();
+    static_cast<BlockParameters&>(block) =
+        experts_ == nullptr
+            ? numbers.OfBlock(layer, 0, 0)
+            : numbers.OfBlock(layer, experts_->first_expert(), experts_->experts_here());
+    block.layer = layer;
+    block.has_attention = chunk_.Has(layer, BlockHalf::kAttention);
+    block.has_ffn = chunk_.Has(layer, BlockHalf::kFeedForward);
   }
-  token_table_ = Find("embedding.token");
-  position_table_ = Find("embedding.position");
+  token_table_ = numbers.Find("embedding.token");
+  position_table_ = numbers.Find("embedding.position");
   if (chunk_.has_head) {
-    norm_ = FindPair("norm");
-    head_ = config_.tied ? token_table_ : Find("head.weight");
+    norm_ = numbers.FindPair("norm");
+    head_ = config_.tied ? token_table_ : numbers.Find("head.weight");
   }
   const int table = chunk_.has_head ? head_ : token_table_;
   if (table >= 0) first_token_ = specs[static_cast<size_t>(table)].split_begin;
@@ -93,15 +80,6 @@ Gpt::Gpt(const ModelConfig& config, const ModelPart& part, int chunk,
   if (!cosine_.defined()) return;
   cosine_ = cosine_.index_select(0, places_);
   sine_ = sine_.index_select(0, places_);
-}
-
-int Gpt::Find(const std::string& name) const {
-  auto found = std::find(names_.begin(), names_.end(), name);
-  return found == names_.end() ? -1 : static_cast<int>(found - names_.begin());
-}
-
-Gpt::Pair Gpt::FindPair(const std::string& name) const {
-  return {Find(name + ".weight"), Find(name + ".bias")};
 }
 
 at::Tensor Gpt::RowsHeld(int64_t held) const {
@@ -129,7 +107,7 @@ at::Tensor Gpt::Drop(const at::Tensor& x, int64_t place, const ForwardOptions& o
 at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x, int64_t length,
                          const ForwardOptions& options) const {
   operations::Context context{this, options.sink, options.deferred};
-  auto linear = [&](const at::Tensor& in, const Pair& pair) {
+  auto linear = [&](const at::Tensor& in, const ParameterPair& pair) {
     return operations::Linear(context, in, {pair.weight, pair.bias});
   };
   // Dropout comes between a branch and the residual sum; else the branch's last product adds up.
@@ -137,7 +115,7 @@ at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x, int64_t length
   auto attention = [&](const at::Tensor& in, const at::Tensor& before) {
     std::vector<operations::Region> regions;
     std::vector<at::Tensor> projected;
-    for (const Pair& pair : block.projections) projected.push_back(linear(in, pair));
+    for (const ParameterPair& pair : block.projections) projected.push_back(linear(in, pair));
     at::Tensor mixed = Mix(block, projected, length, options, regions);
     if (!drops) {
       return operations::DropResult(
@@ -184,7 +162,7 @@ at::Tensor Gpt::RunSplitBlock(const Block& block, const at::Tensor& x, int64_t l
   // Without dropout both branches are added up by one reduce-scatter.
   const bool drops = options.dropout && config_.dropout > 0;
   if (block.router < 0) {
-    std::vector<Pair> layers = block.projections;
+    std::vector<ParameterPair> layers = block.projections;
     layers.push_back(block.ffn_in);
     std::vector<at::Tensor> columns = operations::GatherLinear(context, normed, layers);
     std::vector<operations::Region> mixing, activating;

@@ -41,6 +41,7 @@
 #include "trainer/model/expert_axis.h"
 #include "trainer/model/gradient_sink.h"
 #include "trainer/model/packed_weights.h"
+#include "trainer/model/parameter_numbers.h"
 #include "trainer/model/parameters.h"
 #include "trainer/model/product.h"
 #include "trainer/model/recompute.h"
@@ -61,16 +62,6 @@ struct RouterTotals {
   double z = 0;         // z losses
   int64_t choices = 0;  // of experts by tokens
   int64_t dropped = 0;  // of these, for want of capacity
-};
-
-// Numbers of a linear layer's or norm's parameters; bias -1: none.
-struct ParameterPair {
-  int weight = -1;
-  int bias = -1;
-};
-
-struct Expert {
-  ParameterPair in, out;
 };
 
 // What dropout draws from: a mask depends on the key, the place in the model, the row's number and
@@ -172,18 +163,10 @@ class Gpt {
   const at::Tensor& sine() const { return sine_; }
 
  private:
-  using Pair = ParameterPair;
-  struct Block {
+  struct Block : BlockParameters {
     int64_t layer = 0;
     bool has_attention = true, has_ffn = true;  // of a serial block one may be in another chunk
-    Pair norm1;
-    std::vector<Pair> projections;  // of queries, keys and values
-    Pair attention_out, norm2, ffn_in, ffn_out;
-    int router = -1;  // -1: no experts
-    std::vector<Expert> experts;
   };
-  int Find(const std::string& name) const;  // -1: none
-  Pair FindPair(const std::string& name) const;
   at::Tensor Embed(const at::Tensor& tokens, const ForwardOptions& options) const;
   at::Tensor RunBlock(const Block& block, const at::Tensor& x, int64_t length,
                       const ForwardOptions& options) const;
@@ -218,7 +201,6 @@ class Gpt {
   Group alone_;
   std::optional<ExpertAxis> own_experts_;  // where one rank has all
   const ExpertAxis* experts_;
-  std::vector<std::string> names_;
   std::vector<Block> blocks_;
   int first_unit_ = 0;
   GemmLibraries gemm_;
@@ -226,7 +208,7 @@ class Gpt {
   std::unique_ptr<PackedWeights> packed_;
   PackedPart packed_part_ = PackedPart::kNone;
   int64_t first_token_ = 0;
-  Pair norm_;
+  ParameterPair norm_;
   int token_table_ = -1, position_table_ = -1, head_ = -1;
   at::Tensor cosine_, sine_, places_;
 };

@@ -28,7 +28,7 @@ constexpr int64_t kBlockOfThread = 32768;
 Stretch PartOfStretch(const Stretch& whole, int64_t at, int64_t elements) {
   Stretch part = whole;
   part.elements = elements;
-  const int64_t width = whole.gradient_type == Precision::kFp32 ? 4 : 2;
+  const int64_t width = SizeOf(whole.gradient_type);
   part.gradient = static_cast<const char*>(whole.gradient) + at * width;
   if (part.values != nullptr) part.values += at;
   for (float*& state : part.states) state = state == nullptr ? nullptr : state + at;

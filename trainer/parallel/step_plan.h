@@ -40,6 +40,8 @@ struct StepPlan {
   // Durations of each chunk's passes: backward passes take twice as long as forward passes, the
   // halves of a split one as long.
   std::vector<topology::PassDurations> Durations(const ModelConfig& model) const;
+  // The passes of every stage, the same on every rank; zb-v's lists weigh chunks by their work.
+  absl::StatusOr<topology::PipelineSchedule> MakeSchedule(const ModelConfig& model) const;
   // What a stage holds of the model.
   ModelPart PartOf(int stage, int tensor_rank, int expert_rank) const;
   // How many of a sample's `length` tokens a rank holds.

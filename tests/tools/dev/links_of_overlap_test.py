@@ -114,6 +114,7 @@ class Pipelines(unittest.TestCase):
     def test_without_messages_the_first_stage_waits_for_the_bubble(self):
         self.assertAlmostEqual(_links.waits_of_first_stage("gpipe", 2, 8, 1, self.SECONDS, 0), 3)
         self.assertAlmostEqual(_links.waits_of_first_stage("1f1b", 2, 8, 1, self.SECONDS, 0), 3)
+        self.assertAlmostEqual(_links.waits_of_first_stage("eager-1f1b", 2, 8, 1, self.SECONDS, 0), 3)
         self.assertAlmostEqual(_links.waits_of_first_stage("interleaved", 2, 8, 2, self.SECONDS, 0), 3)
 
     def test_gpipe_exposes_the_first_message_each_way_however_many_follow(self):
@@ -125,6 +126,10 @@ class Pipelines(unittest.TestCase):
         for micro_batches in (8, 32):
             self.assertAlmostEqual(self.exposed("1f1b", micro_batches, 1, 0.25), micro_batches * 0.25)
 
+    def test_eager_1f1b_exposes_the_first_and_the_last_message(self):
+        for micro_batches in (8, 32):  # up to half a forward and a backward pass
+            self.assertAlmostEqual(self.exposed("eager-1f1b", micro_batches, 1, 1.5), 2 * 1.5)
+
     def test_interleaved_hides_messages_under_the_other_chunk(self):
         few, many = (self.exposed("interleaved", count, 2, 0.5) for count in (8, 32))
         self.assertAlmostEqual(few, many)
@@ -135,6 +140,8 @@ class Pipelines(unittest.TestCase):
                                  ("b", 0, 0), ("b", 0, 1)])
         order = [(kind[0], micro) for kind, _, micro in _links.passes_of("1f1b", 0, 2, 3, 1)]
         self.assertEqual(order, [("f", 0), ("f", 1), ("b", 0), ("f", 2), ("b", 1), ("b", 2)])
+        order = [(kind[0], micro) for kind, _, micro in _links.passes_of("eager-1f1b", 0, 2, 4, 1)]
+        self.assertEqual(order, [("f", 0), ("f", 1), ("f", 2), ("b", 0), ("f", 3), ("b", 1), ("b", 2), ("b", 3)])
 
 
 if __name__ == "__main__":

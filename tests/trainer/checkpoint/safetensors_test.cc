@@ -83,6 +83,26 @@ TEST(SafetensorsFile, ReadsBackWhatWasWritten) {
   EXPECT_EQ(file->Find("none"), nullptr);
 }
 
+// Before the second of three mebibytes, of which the last is not whole.
+TEST(SafetensorsWriter, AsksBeforeEachMebibyteWhetherItMayGoOn) {
+  ScratchFolder folder;
+  const std::vector<std::byte> data((size_t{2} << 20) + 1);
+  for (const bool is_checked : {false, true}) {
+    for (const int last : {2, 4}) {
+      auto writer = SafetensorsWriter::Create(
+          folder / "f", {{"a", DType::kU8, {static_cast<int64_t>(data.size())}}});
+      ASSERT_TRUE(writer.ok()) << writer.status();
+      int asked = 0;
+      writer->set_may_go_on(
+          [&] { return ++asked == last ? absl::CancelledError("enough") : absl::OkStatus(); });
+      const absl::Status status = is_checked ? writer->Append(data) : writer->AppendUnchecked(data);
+      EXPECT_EQ(status.code(), last == 2 ? absl::StatusCode::kCancelled : absl::StatusCode::kOk);
+      EXPECT_EQ(asked, last == 2 ? 2 : 3);
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
 TEST(SafetensorsWriter, RefusesBadNamesAndMisalignment) {
   ScratchFolder folder;
   auto create = [&](std::vector<TensorSpec> specs) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "trainer/resume_identity.h"
 
 namespace weft::train {
 namespace {
@@ -111,7 +112,7 @@ TEST(TrainConfigTest, OverlapIsGivenByAxis) {
   EXPECT_EQ(axes("none"), (std::vector<bool>{false, false, false, false}));
   EXPECT_EQ(axes("tensor,expert"), (std::vector<bool>{false, true, false, true}));
   EXPECT_THAT(ErrorOf(data, {"parallel.overlap=data,pipeline"}),
-              HasSubstr("parallel.overlap: 'pipeline' is no axis; all, none, or some of"));
+              HasSubstr("parallel.overlap = data,pipeline: 'pipeline' is no axis; all, none, or "));
 }
 
 TEST(TrainConfigTest, EveryPresetIsAModelToTrain) {
@@ -164,7 +165,8 @@ TEST(TrainConfigTest, ContradictionsAreErrors) {
   }
   for (const auto& [schedule, chunks, right] :
        {std::tuple{"1f1b", "2", "1 chunk"}, std::tuple{"zb-h1", "3", "1 chunk"},
-        std::tuple{"zb-v", "3", "2 chunks"}, std::tuple{"interleaved", "1", "2 or more chunks"}}) {
+        std::tuple{"eager-1f1b", "2", "1 chunk"}, std::tuple{"zb-v", "3", "2 chunks"},
+        std::tuple{"interleaved", "1", "2 or more chunks"}}) {
     EXPECT_THAT(ErrorOf(data, {absl::StrCat("parallel.schedule=", schedule),
                                absl::StrCat("parallel.chunks=", chunks)}),
                 AllOf(HasSubstr(absl::StrCat("parallel.chunks = ", chunks, ": ")),

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "trainer/files/file.h"
+#include "trainer/kernel_choice/trial_file.h"
 
 namespace weft::train {
 namespace {
@@ -97,8 +98,6 @@ TEST_F(KernelChoiceTest, AttentionHasATrialForEachWindow) {
   config_.tensor_parallel = 2;  // half of the heads
   EXPECT_NEAR(Kept(TrialOf::kAttention, /*anew=*/true).rates[0].flops / first.rates[0].flops, 0.5,
               1e-9);
-  config_.model.window_layers.clear();
-  EXPECT_EQ(WindowsOf(config_.model), std::vector<int64_t>{8});
 }
 
 TEST_F(KernelChoiceTest, EachWindowHasTheLibraryThatIsFasterThere) {
@@ -137,42 +136,6 @@ TEST_F(KernelChoiceTest, WhatARateDependsOnHasAFileOfItsOwn) {
   expect_others("window", false, true);
   config_.precision = Precision::kBf16;
   expect_others("type", true, true);
-}
-
-// A model of GPT-2's form has five weights: queries, keys and values; attention's output; the inner
-// layer; the way back from it; and the output projection, which is the embedding's table.
-TEST_F(KernelChoiceTest, EachProductOfAStepHasARateAtItsOwnShape) {
-  config_.model.layers = 3;
-  std::vector<std::string> names;
-  for (const TrialProduct& product : ProductsOf(config_, Plan())) {
-    names.push_back(ToString(product.shape));
-    EXPECT_EQ(product.rows, 48) << names.back();
-  }
-  std::vector<std::string> wanted;
-  for (const char* layer : {"32x100", "32x96", "32x32", "32x48", "48x32"}) {
-    for (const char* pass : {"forward.", "input.", "weight."}) {
-      wanted.push_back(std::string(pass) + layer);
-    }
-  }
-  EXPECT_EQ(names, wanted);
-  // The output projection is there once, a layer's matrices in each layer.
-  EXPECT_EQ(ProductsOf(config_, Plan())[0].flops, 2.0 * 48 * 32 * 100);
-  EXPECT_EQ(ProductsOf(config_, Plan())[3].flops, 2.0 * 48 * 32 * 96 * 3);
-  config_.tensor_parallel = 2;
-  EXPECT_EQ(ToString(ProductsOf(config_, Plan())[3].shape), "forward.32x48");
-  config_.tensor_parallel = 1;
-  config_.micro_batch = 1;
-  config_.loss_rows = 12;
-  config_.pack_weights = true;
-  const std::vector<TrialProduct> products = ProductsOf(config_, Plan());
-  EXPECT_EQ(products[0].rows, 12);  // of a chunk of the loss
-  EXPECT_EQ(products[0].uses, 4);   // two micro-batches of two chunks
-  EXPECT_EQ(products[3].rows, 24);
-  EXPECT_EQ(products[3].uses, 2);
-  EXPECT_FALSE(products[3].adds);
-  EXPECT_TRUE(products[5].adds);
-  EXPECT_TRUE(products[5].into_fp32);
-  EXPECT_EQ(products[5].uses, 1);
 }
 
 TEST_F(KernelChoiceTest, ShapesAreWholeWhereThereIsTimeAndCutWhereThereIsNone) {

@@ -93,6 +93,10 @@ TEST_F(FirstTryRunTest, ACheckDrawsTheSchedule) {
   const std::string picture((std::istreambuf_iterator<char>(file)), {});
   EXPECT_THAT(picture, AllOf(HasSubstr("zb-h1, 2 stages, 1 chunks each, 8 micro-batches"),
                              HasSubstr("weight gradients")));
+  outcome = Shell("svg", check + " --pp 2 --schedule eager-1f1b");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("pipeline      eager-1f1b, 1 chunks a stage"),
+                                    HasSubstr("; holds 3 of 8 forward passes")));
   outcome = Shell("svg", check);
   EXPECT_EQ(outcome.status, 2) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("parallel.pipeline = 1"));

@@ -23,8 +23,8 @@ struct GpuCase {
 class GpuRunTest : public TrainRunTest, public ::testing::WithParamInterface<GpuCase> {
  protected:
   Outcome OnGpu(int ranks, const std::string& name, std::vector<std::string> settings) {
-    settings.insert(settings.end(),
-                    {"train.device=cuda", "train.gemm=aten", "train.attention=aten"});
+    settings.insert(settings.end(), {"train.device=cuda", "train.gemm=aten", "train.attention=aten",
+                                     "train.peak_tflops=0"});
     if (ranks > 1) settings.push_back("parallel.collectives=nccl");
     const std::string plugin = Environment("WEFT_BIN") + "/../lib/libnccl-net-weft.so";
     const ScopedVariable net("NCCL_NET_PLUGIN", plugin.c_str());

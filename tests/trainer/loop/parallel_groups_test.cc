@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -160,6 +161,32 @@ TEST(ParallelGroupsTest, ExpertsStateIsSharedWithinTheGroupsOfTheOthers) {
       }
     });
   }
+}
+
+// As where an error ends a pass, of which an exchange is still under way.
+TEST(GroupTest, TensorsOfACallThatNobodyWaitsForStayUntilItHasEnded) {
+  std::promise<void> dropped;
+  collectives::RunRanks(2, {}, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
+    std::unique_ptr<Group> group = *Group::Create(endpoint, "test", {Rank(0), Rank(1)});
+    std::vector<float> data(1000, 1.0F);
+    bool freed = false;
+    {
+      if (group->rank() == 1) dropped.get_future().wait();  // before it ends rank 0's call
+      absl::StatusOr<Pending> pending = group->AllReduceSum(at::from_blob(
+          data.data(), {1000}, [&](void*) { freed = true; }, at::kFloat));
+      ASSERT_TRUE(pending.ok()) << pending.status();
+      if (group->rank() == 1) {
+        EXPECT_TRUE(group->Wait(*pending).ok());
+        EXPECT_EQ(data[999], 2.0F);
+      }
+    }
+    EXPECT_EQ(freed, group->rank() == 1);
+    if (group->rank() == 0) dropped.set_value();
+    double both = 1;
+    EXPECT_TRUE(group->Sum(absl::MakeSpan(&both, 1)).ok());
+    group.reset();
+    EXPECT_TRUE(freed);
+  });
 }
 
 // Gradients of the data axis and activations of the tensor axis may share a link.

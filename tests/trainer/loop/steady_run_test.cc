@@ -24,9 +24,10 @@ Most MostOf(const std::map<int, json>& rows, int first, int last) {
 }
 
 TEST_F(TrainRunTest, MemoryDoesNotGrowWithTheSteps) {
-  const Outcome outcome = Run(2, "steady",
-                              {"train.steps=" + std::to_string(kSteps), "parallel.pipeline=2",
-                               "train.micro_batch=2", "checkpoint.every=0", "sample.tokens=0"});
+  const Outcome outcome =
+      Run(2, "steady",
+          {"train.steps=" + std::to_string(kSteps), "parallel.pipeline=2", "train.micro_batch=2",
+           "checkpoint.every=0", "sample.tokens=0", "train.peak_tflops=0"});
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   const std::map<int, json> rows = Metrics("steady");
   ASSERT_EQ(rows.size(), static_cast<size_t>(kSteps));
@@ -45,7 +46,7 @@ TEST_F(TrainRunTest, ASteadyStepAsksTheKernelForNoMemory) {
         Run(1, name,
             {precision, "train.steps=14", "train.global_batch=32", "train.micro_batch=16",
              "model.sequence=128", "model.hidden=128", "train.threads=1", "validation.every=0",
-             "checkpoint.every=0", "sample.tokens=0", "log.trace_steps=0"});
+             "checkpoint.every=0", "sample.tokens=0", "log.trace_steps=0", "train.peak_tflops=0"});
     ASSERT_EQ(outcome.status, 0) << outcome.output;
     std::map<int, json> rows = Metrics(name);
     EXPECT_GT(rows[14]["tensor_bytes"], 1 << 20);

@@ -52,7 +52,12 @@ class Process {
     posix_spawn_file_actions_adddup2(&actions, 1, 2);
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+    // A shell has its background jobs ignore SIGINT.
+    sigset_t interrupt;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    posix_spawnattr_setsigdefault(&attributes, &interrupt);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
     std::vector<char*> arguments;
     for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
@@ -142,6 +147,7 @@ class TrainRunTest : public ::testing::Test {
     std::string bin = Environment("WEFT_BIN");
     std::vector<std::string> command;
     if (ranks > 1) command = {bin + "/weft-run", "-n", std::to_string(ranks), "--"};
+    // Measuring the peak would take all cores for longer than the steps do.
     std::vector<std::string> rest = {bin + "/weft-train",
                                      Environment("WEFT_SOURCE") + "/trainer/configs/tiny.toml",
                                      "--run-dir",
@@ -151,7 +157,9 @@ class TrainRunTest : public ::testing::Test {
                                      "--set",
                                      "train.gemm=weft",
                                      "--set",
-                                     "train.attention=weft"};
+                                     "train.attention=weft",
+                                     "--set",
+                                     "train.peak_tflops=1"};
     command.insert(command.end(), rest.begin(), rest.end());
     for (const std::string& word : extra) {
       if (word[0] != '-') command.emplace_back("--set");

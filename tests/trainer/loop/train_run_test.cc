@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST_F(TrainRunTest, LeavesEveryFileAndLearns) {
-  Outcome outcome = Run(1, "alone");
+  Outcome outcome = Run(1, "alone", {"train.peak_tflops=0"});
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   for (const char* name :
        {"config.toml", "metrics.jsonl", "loss.svg", "trace.json", "timeline.svg", "sample.txt",
@@ -49,6 +49,7 @@ TEST_F(TrainRunTest, LeavesEveryFileAndLearns) {
                            "optimizer", "data", "rest"}) {
     EXPECT_GT(rows[50][std::string("work_") + work + "_seconds"], 0.0) << work;
   }
+  EXPECT_GT(rows[50]["mfu"], 0.0);
   EXPECT_EQ(rows[50]["work_communication_seconds"], 0.0);
   EXPECT_GT(rows[50]["resident_peak_bytes"], rows[50]["anonymous_bytes"]);
   EXPECT_EQ(rows[40]["memory_mappings"], 0);
@@ -212,6 +213,9 @@ INSTANTIATE_TEST_SUITE_P(
                {"parallel.context=2", "parallel.zero=3", "train.recompute=selective"}},
         Layout{"cp2_dp2_zero2", 4, {"parallel.context=2", "parallel.zero=2"}},
         Layout{"pp4_gpipe", 4, {"parallel.pipeline=4", "parallel.schedule=gpipe"}},
+        Layout{"pp4_eager_1f1b",
+               4,
+               {"parallel.pipeline=4", "parallel.schedule=eager-1f1b", "train.micro_batch=1"}},
         Layout{"pp2_interleaved", 2, {"parallel.pipeline=2", "parallel.schedule=interleaved"}},
         Layout{"pp2_zb_h1", 2, {"parallel.pipeline=2", "parallel.schedule=zb-h1"}},
         Layout{"pp3_uneven", 3, {"parallel.pipeline=3"}},

@@ -327,6 +327,7 @@ TEST_F(TrainStateTest, TensorsTakeWhatWasEstimated) {
       {2, {"parallel.tensor=2", "model.block=parallel", "model.activation=swiglu"}},
       {2, {"parallel.pipeline=2"}},
       {2, {"parallel.pipeline=2", "parallel.schedule=gpipe", "train.recompute=selective"}},
+      {2, {"parallel.pipeline=2", "parallel.schedule=eager-1f1b", "train.micro_batch=1"}},
       {2, {"parallel.pipeline=2", "parallel.schedule=interleaved"}},
       {2, {"parallel.pipeline=2", "parallel.schedule=zb-h1"}},
       {4, {"parallel.pipeline=2", "parallel.schedule=zb-h1", "parallel.zero=2"}},

@@ -52,6 +52,33 @@ TEST(StepPlanTest, MicroBatchesWeighTheBubbleAgainstTheirSize) {
   EXPECT_EQ(count_of("1024", "1f1b", "bf16"), 16);
 }
 
+// Where backward passes take longer than weight passes, lists for equal passes wait for them.
+TEST(StepPlanTest, ZeroBubbleVIsPlannedForBackwardPassesLongerThanWeightPasses) {
+  auto config = LoadTrainConfig(
+      "",
+      {"data.prefix=none", "train.precision=fp32", "model.layers=8", "model.hidden=384",
+       "model.heads=6", "model.ffn=1536", "model.sequence=256", "train.global_batch=8",
+       "train.micro_batch=1", "parallel.schedule=zb-v", "parallel.stages=even"},
+      "tiny");
+  ASSERT_TRUE(config.ok()) << config.status();
+  config->model.vocabulary = 512;
+  const auto plan = StepPlan::Make(*config, {.pipeline = 2});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<topology::PassDurations> taken = plan->Durations(config->model);
+  for (topology::PassDurations& chunk : taken) {
+    chunk.backward *= 1.2;
+    chunk.weight *= 0.8;
+  }
+  auto bubble = [&](const absl::StatusOr<topology::PipelineSchedule>& schedule) {
+    EXPECT_TRUE(schedule.ok()) << schedule.status();
+    const auto timing = RunPipelineSchedule(plan->pipeline, *schedule, taken);
+    EXPECT_TRUE(timing.ok()) << timing.status();
+    return timing.ok() ? timing->bubble : 1;
+  };
+  EXPECT_LT(bubble(plan->MakeSchedule(config->model)), 0.07);
+  EXPECT_GT(bubble(MakePipelineSchedule(plan->pipeline)), 0.1);
+}
+
 // A stage that waits has a core to give, and each micro-batch costs exchanges.
 TEST(StepPlanTest, RanksThatShareCoresHaveFewMicroBatchesButOneAStage) {
   auto count_of = [](const std::vector<std::string>& more, const ParallelSizes& sizes, int ranks) {
