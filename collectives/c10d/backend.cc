@@ -417,6 +417,12 @@ WeftBackend::WorkHandle WeftBackend::endCoalescing() {
     for (const WorkPtr& part : work->state()->works) call.Add(part);
     results.insert(results.end(), work->results().begin(), work->results().end());
   }
+  // A work that has moved everything may have failed to copy what was staged.
+  call.AtEnd([parts = coalescing->works] {
+    for (const auto& part : parts) {
+      if (std::exception_ptr error = part->exception()) std::rethrow_exception(error);
+    }
+  });
   c10::intrusive_ptr<WeftWork> whole = call.TakeWork(results);
   whole->set_parts(std::move(coalescing->works));
   return whole;

@@ -91,7 +91,9 @@ WeftBackend::WorkHandle WeftBackend::allreduce_sparse(Tensors& tensors,
   call.AtEnd([tensor, sum, result] { CopyInto(tensor, *result); });
   const WorkPtr started = sum->Start(call.communicator());
   call.Add(started);
-  call.Add(deferred->Run([sum, started, result](Communicator& communicator) {
+  const Priority priority = priority_.load();
+  call.Add(deferred->Run([sum, started, result, priority](Communicator& communicator) {
+    communicator.SetPriority(priority);
     auto whole = sum->Finish(communicator, *started);
     if (!whole.ok()) return whole.status();
     *result = *std::move(whole);

@@ -3,7 +3,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/c10d/call.h"
 
@@ -68,9 +69,10 @@ void WeftBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all
   std::shared_ptr<Communicator> communicator = this->communicator();
   std::chrono::milliseconds timeout = options.timeout;
   if (timeout == c10d::kUnsetTimeout) timeout = timeout_.load();
+  const SystemClock clock;
   const absl::Time deadline =
-      timeout >= kNoTimeout ? absl::Now() + absl::FromChrono(timeout) : absl::InfiniteFuture();
-  auto wait = [&](const WorkPtr& work) { return work->Wait(deadline - absl::Now()); };
+      timeout >= kNoTimeout ? clock.Now() + absl::FromChrono(timeout) : absl::InfiniteFuture();
+  auto wait = [&](const WorkPtr& work) { return work->Wait(deadline - clock.Now()); };
   // Messages that run out of time go on, until the rank that was late has come too. Those of the
   // next barrier have another tag.
   const uint32_t tag = kBarrierTag | (monitored_++ & ~kBarrierTag);

@@ -6,7 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "collectives/c10d/store.h"
@@ -56,9 +57,10 @@ absl::Status GiveUpAbsent(Store& store, const GroupOptions& options, int64_t att
                           const absl::Status& late) {
   constexpr size_t kNamed = 8;
   constexpr absl::Duration kPatience = absl::Seconds(2);
-  const absl::Time start = absl::Now();
+  const SystemClock clock;
+  const absl::Time start = clock.Now();
   std::vector<int> absent;
-  for (int rank = 0; rank < options.size && absl::Now() - start < kPatience; ++rank) {
+  for (int rank = 0; rank < options.size && clock.Now() - start < kPatience; ++rank) {
     const absl::StatusOr<int64_t> counted = store.Add(JoinedKey(rank), 0);
     if (!counted.ok()) break;
     const bool is_counted = *counted % kMissed >= attempt;  // by it, or by another that misses it

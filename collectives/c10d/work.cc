@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
 
@@ -105,11 +105,11 @@ absl::Status TransferState::WaitFor(absl::Duration bound) {
   // A single work mostly ends within the first slice, for which no clock is read.
   absl::Time deadline = absl::InfiniteFuture();
   bool has_deadline = works.size() > 1 && bound < absl::InfiniteDuration();
-  if (has_deadline) deadline = absl::Now() + bound;
+  if (has_deadline) deadline = SystemClock().Now() + bound;
   for (const WorkPtr& work : works) {
     absl::Duration left = bound;
     while (!work->done()) {
-      if (has_deadline) left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+      if (has_deadline) left = std::max(deadline - SystemClock().Now(), absl::ZeroDuration());
       const absl::Duration slice = slice_of(left);
       absl::Status status = work->Wait(slice);
       if (work->done()) break;
@@ -123,7 +123,7 @@ absl::Status TransferState::WaitFor(absl::Duration bound) {
       }
       if (!has_deadline && bound < absl::InfiniteDuration()) {
         has_deadline = true;
-        deadline = absl::Now() + bound - slice;
+        deadline = SystemClock().Now() + bound - slice;
       }
     }
   }

@@ -27,8 +27,10 @@
 namespace weft::collectives {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Tensors = std::vector<at::Tensor>;
 using Body = std::function<void(WeftBackend&)>;
 
@@ -461,6 +463,33 @@ TEST(Backend, WhatTheCompletionHookThrowsFailsTheGroup) {
     }
     EXPECT_THAT(thrown, HasSubstr("the completion hook threw after ALLREDUCE #1: "
                                   "the hook's own fault"));
+  });
+}
+
+TEST(Backend, ACoalescedWorkFailsWhereATensorOfItsCannotBeFilled) {
+  RunBackends(2, [](WeftBackend& backend) {
+    at::Tensor input = at::ones({2}), output = at::zeros({4});
+    at::Tensor spread = at::zeros({1}).expand({4});  // all elements in one place
+    backend.startCoalescing();
+    backend._allgather_base(spread, input, {});
+    backend._allgather_base(output, input, {});
+    const auto work = backend.endCoalescing();
+    EXPECT_THAT(ThrownBy([&] { work->wait(); }), HasSubstr("single memory location"));
+    EXPECT_FALSE(work->isSuccess());
+    EXPECT_TRUE(work->getFuture()->hasError());
+    ExpectEqual(output, at::ones({4}));
+  });
+}
+
+TEST(Backend, ASparseAllReduceHasThePriorityOfItsGroup) {
+  RunBackends(2, [](WeftBackend& backend) {
+    backend.SetPriority(Priority::kLow);
+    Tensors tensors{at::ones({2, 2}).to_sparse()};
+    backend.allreduce(tensors, {})->wait();
+    backend.barrier({})->wait();
+    ExpectEqual(tensors[0].to_dense(), at::full({2, 2}, 2.0F));
+    EXPECT_THAT(backend.endpoint()->Describe(),
+                AllOf(HasSubstr("priority low: "), Not(HasSubstr("priority normal: "))));
   });
 }
 

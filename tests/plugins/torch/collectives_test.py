@@ -476,6 +476,10 @@ def gathers_rows(rank: int) -> None:
         gathered = weft.torch.all_gather_v(tensors[rank], known)
         for r in range(size):
             same(gathered[r], tensors[r], f"rows of rank {r}")
+    with torch.device("meta"):  # as where a program makes its tensors on a GPU unless it says else
+        gathered = weft.torch.all_gather_v(tensors[rank])
+    for r in range(size):
+        same(gathered[r], tensors[r], f"rows of rank {r}, with another default device")
     backwards = torch.arange(6.0).reshape(2, 3).t()  # not contiguous
     for part in weft.torch.all_gather_v(backwards):
         same(part, backwards, "rows that are not contiguous")

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 import unittest
+from datetime import timedelta
 
 from servers import PATIENCE, Redis
 
@@ -78,6 +79,13 @@ class ClientTest(unittest.TestCase):
                 wait()
         # Not at the end of even one of them.
         self.assertLess(time.monotonic() - began, PATIENCE)
+        client.set("after", "it")
+        self.assertEqual(client.get("after"), b"it")
+
+    def test_a_timeout_that_is_no_number_is_named(self):
+        client = self.client()
+        with self.assertRaisesRegex(TypeError, "timedelta"):
+            client.get("never", timedelta(seconds=1))
         client.set("after", "it")
         self.assertEqual(client.get("after"), b"it")
 

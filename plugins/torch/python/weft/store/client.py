@@ -148,16 +148,22 @@ def _interruptible(call) -> int:
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
-    codes, done = [], threading.Event()
+    codes: list[int] = []
+    errors: list[BaseException] = []
+    done = threading.Event()
 
     def run():
         try:
             codes.append(call())
+        except BaseException as error:  # noqa: BLE001 -- the waiting thread raises it
+            errors.append(error)
         finally:
             done.set()
 
     threading.Thread(target=run, daemon=True).start()
     done.wait()
+    if errors:
+        raise errors[0]
     return codes[0]
 
 

@@ -59,8 +59,9 @@ def all_gather_v(tensor: torch.Tensor, rows: Sequence[int] | None = None,
     if tensor.dim() == 0:
         raise ValueError("a tensor of no dimension has no rows: give [1]")
     if rows is None:
-        counts = torch.empty(size, dtype=torch.int64)
-        dist.all_gather_into_tensor(counts, torch.tensor([tensor.shape[0]]), group=group)
+        counts = torch.empty(size, dtype=torch.int64, device=tensor.device)
+        own = torch.tensor([tensor.shape[0]], device=tensor.device)
+        dist.all_gather_into_tensor(counts, own, group=group)
         rows = counts.tolist()
     if len(rows) != size:
         raise ValueError(f"rows has {len(rows)} entries for a group of {size} ranks")

@@ -4,6 +4,8 @@ torch.distributed.tensor.experimental.context_parallel splits a sequence over th
 passes keys and values around a ring. PyTorch 2.11 knows it for the attention kernels of GPUs only;
 after enable() scaled_dot_product_attention() on the CPU takes part in it too, with any backend:
 
+    import weft.torch.context_parallel
+
     weft.torch.context_parallel.enable()
     with context_parallel(mesh, buffers=[x, y], buffer_seq_dims=[1, 1]):
         loss = model(x, y)

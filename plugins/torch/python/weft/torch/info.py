@@ -28,8 +28,8 @@ def collect() -> dict[str, object]:
         "problem": "",
     }
     try:
-        operators = _library.operators()
-    except ImportError as error:
+        settings = _library.operators().settings()
+    except (ImportError, RuntimeError) as error:  # of the library; of a setting that is wrong
         found["problem"] = str(error)
         return found
     found["backend"] = "weft, for tensors in host memory (cpu)"
@@ -43,7 +43,7 @@ def collect() -> dict[str, object]:
     found["RDMA devices"] = (sorted(path.name for path in _DEVICES.iterdir())
                              if _DEVICES.is_dir() else [])
     found["settings"] = {name: f"{value} ({origin})" for name, value, origin, _
-                         in operators.settings() if origin not in ("", "default")}
+                         in settings if origin not in ("", "default")}
     return found
 
 
