@@ -70,43 +70,84 @@ bool ReadPipe(int fd, absl::Duration limit, std::string* text) {
   }
 }
 
-absl::StatusOr<CommandOutput> RunCommand(const std::vector<std::string>& arguments,
-                                         absl::Duration limit) {
+absl::Status CancellableCommand::Start(const std::vector<std::string>& arguments, int out) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_cancelled_) return absl::CancelledError(absl::StrCat(arguments[0], " was not started"));
+  wait_error_ = 0;
+  WEFT_ASSIGN_OR_RETURN(child_, Spawn(arguments, out));
+  return absl::OkStatus();
+}
+
+bool CancellableCommand::Reap() {
+  if (child_ == 0) return true;
+  const pid_t reaped = waitpid(child_, &status_, WNOHANG);
+  if (reaped == 0) return false;
+  if (reaped < 0) wait_error_ = errno;
+  child_ = 0;
+  return true;
+}
+
+bool CancellableCommand::HasEnded() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return Reap();
+}
+
+void CancellableCommand::Kill() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (child_ != 0) kill(-child_, SIGKILL);
+  // One that waits for a device within the kernel does not end, and is left behind.
+  const SystemClock clock;
+  const absl::Time end = clock.Now() + kDeath;
+  while (!Reap() && clock.Now() < end) absl::SleepFor(kLook);
+}
+
+void CancellableCommand::Cancel() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_cancelled_ = true;
+  }
+  Kill();
+}
+
+absl::StatusOr<CommandOutput> CancellableCommand::Run(const std::vector<std::string>& arguments,
+                                                      absl::Duration limit) {
   const SystemClock clock;
   const absl::Time deadline = clock.Now() + limit;
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return ErrnoStatus(errno, "make a pipe");
-  absl::StatusOr<pid_t> child = Spawn(arguments, ends[1]);
+  const absl::Status started = Start(arguments, ends[1]);
   close(ends[1]);
   CommandOutput output;
-  bool in_time = child.ok() && ReadPipe(ends[0], limit, &output.text);
+  bool in_time = started.ok() && ReadPipe(ends[0], limit, &output.text);
   close(ends[0]);
-  if (!child.ok()) return child.status();
-  int status = 0;
-  pid_t ended = 0;
-  while (in_time && (ended = waitpid(*child, &status, WNOHANG)) == 0) {  // it said its last word
+  WEFT_RETURN_IF_ERROR(started);
+  while (in_time && !HasEnded()) {  // it said its last word
     in_time = clock.Now() < deadline;
     absl::SleepFor(kLook);
   }
+  if (!in_time) Kill();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_cancelled_) return absl::CancelledError(absl::StrCat(arguments[0], " was ended"));
+  if (!in_time && output.text.size() > kTextMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(arguments[0], " said more than 1 MiB, and was ended"));
+  }
   if (!in_time) {
-    kill(-*child, SIGKILL);
-    // One that waits for a device within the kernel does not end, and is left behind.
-    const absl::Time end = clock.Now() + kDeath;
-    while (waitpid(*child, &status, WNOHANG) == 0 && clock.Now() < end) absl::SleepFor(kLook);
-    if (output.text.size() > kTextMax) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(arguments[0], " said more than 1 MiB, and was ended"));
-    }
     return absl::DeadlineExceededError(absl::StrCat(
         arguments[0], " was not through within ", absl::FormatDuration(limit), ", and was ended"));
   }
-  if (ended < 0) return ErrnoStatus(errno, absl::StrCat("wait for ", arguments[0]));
-  if (WIFSIGNALED(status)) {
+  if (wait_error_ != 0) return ErrnoStatus(wait_error_, absl::StrCat("wait for ", arguments[0]));
+  if (WIFSIGNALED(status_)) {
     return absl::AbortedError(
-        absl::StrCat(arguments[0], " was ended by a signal: ", strsignal(WTERMSIG(status))));
+        absl::StrCat(arguments[0], " was ended by a signal: ", strsignal(WTERMSIG(status_))));
   }
-  output.status = WEXITSTATUS(status);
+  output.status = WEXITSTATUS(status_);
   return output;
+}
+
+absl::StatusOr<CommandOutput> RunCommand(const std::vector<std::string>& arguments,
+                                         absl::Duration limit) {
+  return CancellableCommand().Run(arguments, limit);
 }
 
 }  // namespace weft

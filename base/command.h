@@ -2,9 +2,13 @@
 #ifndef WEFT_BASE_COMMAND_H_
 #define WEFT_BASE_COMMAND_H_
 
+#include <sys/types.h>
+
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
@@ -21,6 +25,29 @@ struct CommandOutput {
 // its children are killed), kAborted when a signal ended it, else errno's.
 absl::StatusOr<CommandOutput> RunCommand(const std::vector<std::string>& arguments,
                                          absl::Duration limit);
+
+// Runs commands, one at a time, until another thread cancels them. Thread-safe.
+class CancellableCommand {
+ public:
+  // As RunCommand(); kCancelled once Cancel() has been called.
+  absl::StatusOr<CommandOutput> Run(const std::vector<std::string>& arguments,
+                                    absl::Duration limit);
+  // Kills the command that runs, and its children; none starts after this. Returns once the command
+  // has ended, or after a second if it is stuck in the kernel.
+  void Cancel();
+
+ private:
+  absl::Status Start(const std::vector<std::string>& arguments, int out);
+  bool HasEnded();
+  void Kill();
+  bool Reap();  // with mutex_: whether the command has ended; never waits
+
+  std::mutex mutex_;
+  bool is_cancelled_ = false;
+  pid_t child_ = 0;     // that leads its group and is not reaped yet; 0: none
+  int status_ = 0;      // as waitpid() gives it
+  int wait_error_ = 0;  // errno of waitpid()
+};
 
 // What comes out of a pipe until its other end is closed. False when that was not within `limit`,
 // or there was more than 1 MiB; `text` is what came.

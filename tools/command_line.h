@@ -99,6 +99,7 @@ inline int ReadCommandLine(CLI::App& app, int argc, char** argv) {
 // follows is the program that it starts, and that program's own. `command` may stay empty.
 inline int ReadLauncherLine(CLI::App& app, int argc, char** argv,
                             std::vector<std::string>& command) {
+  std::atexit(EndWithLostOutput);
   DeclareVersion(app);
   app.prefix_command();
   std::vector<std::string> words(argv + 1, argv + argc);

@@ -176,6 +176,7 @@ struct ConvertCommand {
   std::string names = kOurNames;
   std::string tokenizer;
   std::string python = "python3";
+  const CLI::Option* python_option = nullptr;
   std::string config_path, preset;
   std::vector<std::string> overrides;
   bool json = false;
@@ -215,8 +216,8 @@ struct ConvertCommand {
     app.add_option("--set", overrides, "with --from: KEY=VALUE of the config")
         ->allow_extra_args(false)
         ->take_all();
-    app.add_option("--python", python, "with dcp: a Python that has PyTorch")
-        ->capture_default_str();
+    python_option = app.add_option("--python", python, "with dcp: a Python that has PyTorch")
+                        ->capture_default_str();
     app.add_flag("--json", json, "one JSON object");
   }
 
@@ -232,6 +233,9 @@ struct ConvertCommand {
     }
     if (to != kDcp && names != kOurNames) {
       return absl::InvalidArgumentError("--names belongs to --to dcp");
+    }
+    if (to != kDcp && from != kDcp && python_option->count() > 0) {
+      return absl::InvalidArgumentError("--python belongs to --to dcp and --from dcp");
     }
     from_model = from == kDcp && configured;
     if (to != kHuggingFace && (!tokenizer.empty() || dtype != "float32")) {

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
@@ -16,7 +17,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/json_text.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -33,7 +35,7 @@ namespace {
 class ProgressLine {
  public:
   void Update(absl::string_view phase, double fraction) {
-    absl::Time now = absl::Now();
+    absl::Time now = SystemClock().Now();
     bool new_phase = phase != phase_;
     if (!new_phase && now - last_ < (terminal_ ? absl::Milliseconds(100) : absl::Seconds(3))) {
       return;
@@ -58,7 +60,7 @@ class ProgressLine {
 
  private:
   const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  const absl::Time start_ = absl::Now();
+  const absl::Time start_ = SystemClock().Now();
   absl::Time last_ = absl::InfinitePast();
   std::string phase_;
 };
@@ -255,6 +257,11 @@ struct CodecCommand {
         ->check(CLI::ExistingFile);
   }
 
+  // What ended the reading of standard input; std::cin takes an error for the end.
+  static absl::Status InputEnded() {
+    return std::ferror(stdin) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "read standard input");
+  }
+
   absl::Status Encode() {
     WEFT_ASSIGN_OR_RETURN(Tokenizer loaded, Tokenizer::Load(tokenizer));
     std::vector<int32_t> ids;
@@ -263,7 +270,7 @@ struct CodecCommand {
       WEFT_RETURN_IF_ERROR(loaded.Encode(line, ids));
       std::cout << absl::StrJoin(ids, " ") << "\n";
     }
-    return absl::OkStatus();
+    return InputEnded();
   }
 
   absl::Status Decode() {
@@ -281,7 +288,7 @@ struct CodecCommand {
       WEFT_ASSIGN_OR_RETURN(std::string text, loaded.Decode(ids));
       std::cout << text << "\n";
     }
-    return absl::OkStatus();
+    return InputEnded();
   }
 };
 

@@ -190,7 +190,11 @@ class Program {
           std::make_shared<Etcd>(std::move(place), options_.job, secret_, options_.store_patience);
       WEFT_ASSIGN_OR_RETURN(const Etcd::Held held, etcd_->Read(kEtcdState));
       if (held.revision > 0) {
-        WEFT_ASSIGN_OR_RETURN(in_etcd, ParseDriverRecord(held.value));
+        absl::StatusOr<DriverRecord> record = ParseDriverRecord(held.value);
+        if (!record.ok()) {
+          return Annotate(record.status(), absl::StrCat("etcd's ", etcd_->KeyOf(kEtcdState)));
+        }
+        in_etcd = *std::move(record);
       }
     }
     const std::optional<DriverRecord>& known = in_etcd.has_value() ? in_etcd : in_folder;
@@ -412,11 +416,14 @@ int Main(int argc, char** argv) {
                  "same and finds the driver (docs/recovery.md)");
   app.add_option("--address", options.address,
                  "with --etcd: this host, as executors reach it (default: its name, or that of "
-                 "--listen)");
+                 "--listen)")
+      ->needs("--etcd");
   app.add_option("--store", options.store,
-                 "host:port of a store that runs already (weft-store), instead of serving one");
+                 "host:port of a store that runs already (weft-store), instead of serving one")
+      ->excludes("--listen")
+      ->excludes("--state-dir");
   app.add_option("--store-patience", patience,
-                 "how long the store of --store may take to come back")
+                 "how long the store of --store, or etcd, may take to come back")
       ->capture_default_str();
   app.add_option(
          "--lease", lease,

@@ -87,6 +87,7 @@ struct CommandLine {
                    "where too few switches answer to tell whether the plan still holds: warn, and "
                    "start the job; refuse, with status 3")
         ->check(CLI::IsMember({"warn", "refuse"}))
+        ->needs("--plan")
         ->capture_default_str();
     app.add_option("--set", o.settings, "name=value, a setting for all ranks; may be repeated")
         ->allow_extra_args(false)
@@ -107,7 +108,8 @@ struct CommandLine {
         ->check(CLI::Range(0, 65535))
         ->capture_default_str();
     app.add_option("--store", o.store,
-                   "host:port of a store that runs already (weft-store), instead of serving one");
+                   "host:port of a store that runs already (weft-store), instead of serving one")
+        ->excludes("--store-port");
     app.add_flag_function(
         "--relay,!--no-relay", [&o](int64_t given) { o.relay = given > 0; },
         "serve this host's ranks through a relay, so that the store sees hosts and not "
@@ -116,8 +118,8 @@ struct CommandLine {
     app.add_option_function<int>(
            "--fan-out", [&o](int given) { o.fan_out = given; },
            "serve a second level of relays between the hosts' relays and the store, one relay for "
-           "this many hosts; 0: no second level (default: 0 for fewer than 64 hosts, else the "
-           "square root of the number of hosts)")
+           "this many hosts, which needs relays of hosts (--relay); 0: no second level (default: 0 "
+           "for fewer than 64 hosts, else the square root of the number of hosts)")
         ->check(CLI::Range(0, 65536));
     app.add_option(
            "--store-patience", store_patience,

@@ -108,6 +108,7 @@ int Main(int argc, char** argv) {
   if (status_of_usage != kGoOn) return status_of_usage;
   RaiseOpenFilesLimit();
   signal(SIGXFSZ, SIG_IGN);  // a journal at the limit of file sizes is one on a full disk
+  signal(SIGPIPE, SIG_IGN);  // the job goes on where nobody reads what is said any more
   InitLog("weft-store", EnvironmentLogLevel(LogLevel::kWarn));
   absl::Status status = Serve(listen, memory, state_dir, silence, open, json);
   if (status.ok()) return 0;

@@ -3,11 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <csignal>
 #include <string>
+#include <thread>
 
 #include "absl/strings/numbers.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
+#include "tests/scratch_folder.h"
 
 namespace weft {
 namespace {
@@ -70,6 +74,29 @@ TEST(RunCommand, EndsTheChildrenToo) {
   EXPECT_TRUE(Shell("for i in $(seq 1000); do grep -q '^State:.[^Z]' /proc/" +
                     std::to_string(child) + "/status 2>&1 || exit 0; sleep 0.01; done; exit 1")
                   ->status == 0);
+}
+
+TEST(CancellableCommand, EndsTheOneThatRunsAndStartsNoOther) {
+  const ScratchFolder folder;
+  const std::string begun = folder / "begun";
+  const auto pid_of = [&begun] {
+    int pid = 0;
+    const auto said = Shell("cat " + begun + " || true");
+    return said.ok() && absl::SimpleAtoi(said->text, &pid) ? pid : 0;
+  };
+  CancellableCommand command;
+  int child = 0;
+  std::thread other([&] {
+    while ((child = pid_of()) == 0) absl::SleepFor(absl::Milliseconds(1));
+    command.Cancel();
+  });
+  const auto output = command.Run(
+      {"sh", "-c", "echo $$ > $0.new; mv $0.new $0; exec sleep 1000", begun}, absl::Seconds(600));
+  other.join();
+  EXPECT_TRUE(absl::IsCancelled(output.status())) << output.status();
+  EXPECT_EQ(kill(child, 0), -1);
+  EXPECT_EQ(errno, ESRCH);
+  EXPECT_TRUE(absl::IsCancelled(command.Run({"true"}, absl::Seconds(60)).status()));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/version.h"
 #include "tests/run_program.h"
@@ -48,6 +50,8 @@ TEST(Usage, WrongWordsEndWithTwo) {
         "weft-doctor --bogus",
         "weft-doctor --root /nonexistent",
         "weft-driver --lease inf",
+        "weft-driver --store 127.0.0.1:1 --listen 127.0.0.1:0",
+        "weft-driver --store 127.0.0.1:1 --state-dir state",
         "weft-executor --driver 127.0.0.1:1 --period 0s true",
         "weft-executor --self-test --test-limit 0s",
         "weft-fault inject",
@@ -79,6 +83,7 @@ TEST(Usage, WrongWordsEndWithTwo) {
         "weft-plot /etc/hosts --unigram nan",
         "weft-run --bogus",
         "weft-run -n 1 --grace inf true",
+        "weft-run -n 1 --store 127.0.0.1:1 --store-port 1 true",
         "weft-settings --bogus",
         "weft-settings --json --markdown",
         "weft-store --bogus",
@@ -97,6 +102,22 @@ TEST(Usage, WrongWordsEndWithTwo) {
     EXPECT_EQ(outcome.status, 2) << words << ": " << outcome.output;
     EXPECT_NE(outcome.output, "") << words;
   }
+}
+
+TEST(Usage, OptionsThatWouldHaveNoEffectAreRefused) {
+  const std::vector<std::pair<std::string, std::string>> refused = {
+      {"weft-ckpt convert /tmp x --to huggingface --python python3", "--python belongs to"},
+      {"weft-ckpt convert /tmp x --from huggingface --python python3", "--python belongs to"},
+      {"weft-driver --address here", "--address requires --etcd"},
+      {"weft-run -n 1 --plan-unverified refuse true", "--plan-unverified requires --plan"},
+      {"weft-run -n 1 --fan-out 2 true", "--fan-out 2: relays above the hosts' relays need"},
+      {"weft-run -n 2 --no-relay --fan-out 2 true", "--fan-out 2: relays above the hosts'"}};
+  for (const auto& [words, said] : refused) {
+    SCOPED_TRACE(words);
+    const Outcome outcome = RunProgram(words);
+    if (outcome.status != 127) ExpectWrongUsage(outcome, said);  // 127: not in this build
+  }
+  EXPECT_EQ(RunProgram("weft-run -n 2 --no-relay --fan-out 0 true").status, 0);
 }
 
 // Records keep 63 bytes of it: a driver would find none of the job's.
@@ -145,8 +166,9 @@ TEST(Usage, BytesThatAreNoUtf8LoseNoReport) {
 }
 
 TEST(Usage, LostOutputIsAFailure) {
-  for (const char* words : {"weft-settings", "weft-settings --help", "weft-doctor",
-                            "weft-bw --help", "weft-nccl-harness --contracts"}) {
+  for (const char* words :
+       {"weft-settings", "weft-settings --help", "weft-doctor", "weft-bw --help",
+        "weft-nccl-harness --contracts", "weft-run --help", "weft-executor --help"}) {
     const Outcome outcome = RunProgram(words, "2>&1 >/dev/full");
     EXPECT_EQ(outcome.status, 1) << words;
     EXPECT_THAT(outcome.output, HasSubstr("standard output: No space left")) << words;

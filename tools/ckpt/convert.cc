@@ -28,6 +28,7 @@
 #include "trainer/huggingface/model_writer.h"
 #include "trainer/kernels/kernels.h"
 #include "trainer/model/parameters.h"
+#include "trainer/resume_identity.h"
 
 namespace weft::ckpt {
 namespace {

@@ -17,7 +17,6 @@
 #include "base/command.h"
 #include "base/status.h"
 #include "tools/ckpt/dcp_program.h"
-#include "tools/ckpt/new_folder.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/safetensors.h"
@@ -130,10 +129,11 @@ absl::StatusOr<Description> ReadDescription(const SafetensorsFile& file,
 
 }  // namespace
 
-absl::Status RunDcpProgram(const std::string& python, const std::vector<std::string>& arguments) {
+absl::Status RunDcpProgram(NewFolder& folder, const std::string& python,
+                           const std::vector<std::string>& arguments) {
   std::vector<std::string> command = {python, "-W", "ignore", "-c", kDcpProgram};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  const absl::StatusOr<CommandOutput> output = RunCommand(command, kPythonMost);
+  const absl::StatusOr<CommandOutput> output = folder.Run(command, kPythonMost);
   if (absl::IsNotFound(output.status())) {
     return absl::NotFoundError(absl::StrCat("there is no ", python, "; --python names another"));
   }
@@ -148,7 +148,7 @@ absl::StatusOr<Converted> Convert(const ToDcp& options) {
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<NewFolder> folder, NewFolder::Create(options.target));
   const std::string exchange = folder->path() + "/exchange.safetensors";
   WEFT_RETURN_IF_ERROR(WriteExchange(*reader, exchange));
-  WEFT_RETURN_IF_ERROR(RunDcpProgram(options.python, {"to", exchange, folder->path()}));
+  WEFT_RETURN_IF_ERROR(RunDcpProgram(*folder, options.python, {"to", exchange, folder->path()}));
   WEFT_RETURN_IF_ERROR(train::RemoveTree(exchange));
   WEFT_RETURN_IF_ERROR(folder->Commit());
   Converted converted;
@@ -162,7 +162,7 @@ absl::StatusOr<Converted> Convert(const ToDcp& options) {
 absl::StatusOr<Converted> Convert(const FromDcp& options) {
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<NewFolder> folder, NewFolder::Create(options.target));
   const std::string exchange = folder->path() + "/exchange.safetensors";
-  WEFT_RETURN_IF_ERROR(RunDcpProgram(options.python, {"from", options.source, exchange}));
+  WEFT_RETURN_IF_ERROR(RunDcpProgram(*folder, options.python, {"from", options.source, exchange}));
   Converted converted;
   {
     WEFT_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(exchange));

@@ -12,14 +12,16 @@
 
 #include "absl/status/statusor.h"
 #include "tools/ckpt/convert.h"
+#include "tools/ckpt/new_folder.h"
 
 namespace weft::ckpt {
 
 // A U8 tensor: JSON with "step", "samples_consumed", "seed" and "states".
 inline constexpr char kManifestEntry[] = "weft.manifest";
 
-// Runs dcp_program.h with these words.
-absl::Status RunDcpProgram(const std::string& python, const std::vector<std::string>& arguments);
+// Runs dcp_program.h with these words; it writes into `folder`.
+absl::Status RunDcpProgram(NewFolder& folder, const std::string& python,
+                           const std::vector<std::string>& arguments);
 
 struct ToDcp {
   std::string checkpoint;

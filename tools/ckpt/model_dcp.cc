@@ -84,8 +84,8 @@ absl::StatusOr<Converted> Convert(const ToModelDcp& options) {
   }
   const absl::StatusOr<int64_t> step = AdamStep(manifest, *config);
   if (!step.ok()) return Annotate(step.status(), options.checkpoint);
-  WEFT_RETURN_IF_ERROR(
-      RunDcpProgram(options.python, {"to-model", exchange, folder->path(), absl::StrCat(*step)}));
+  WEFT_RETURN_IF_ERROR(RunDcpProgram(*folder, options.python,
+                                     {"to-model", exchange, folder->path(), absl::StrCat(*step)}));
   WEFT_RETURN_IF_ERROR(train::RemoveTree(exchange));
   WEFT_RETURN_IF_ERROR(folder->Commit());
   return converted;
@@ -99,8 +99,9 @@ absl::StatusOr<Converted> Convert(const FromModelDcp& options, int64_t* step) {
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<NewFolder> folder, NewFolder::Create(options.target));
   const std::string exchange = folder->path() + "/exchange";
   WEFT_RETURN_IF_ERROR(train::MakeFolders(exchange));
-  WEFT_RETURN_IF_ERROR(RunDcpProgram(options.python, {"from-model", options.source, exchange,
-                                                      train::TensorRows(config.model)[0].theirs}));
+  WEFT_RETURN_IF_ERROR(RunDcpProgram(
+      *folder, options.python,
+      {"from-model", options.source, exchange, train::TensorRows(config.model)[0].theirs}));
   const bool wants_states = config.optimizer.name == train::OptimizerKind::kAdamW;
   ModelRun run;
   run.optimizer = train::kNoOptimizer;

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "tools/ending_signal.h"
 #include "trainer/files/file.h"
 
 namespace weft::ckpt {
@@ -44,19 +45,29 @@ absl::StatusOr<std::unique_ptr<NewFolder>> NewFolder::Create(std::string target)
   WEFT_RETURN_IF_ERROR(train::MakeFolders(parent));
   const std::string name = fs::path(target).filename().string();
   std::string path = absl::StrCat(parent, "/.", name, ".converting-XXXXXX");
+  auto unfinished = std::make_shared<Unfinished>();
+  CleanUpAtEndingSignal([unfinished] {
+    unfinished->mutex.lock();
+    unfinished->command.Cancel();
+    if (!unfinished->path.empty()) RemoveWhileWritten(unfinished->path);
+  });
+  const std::lock_guard<std::mutex> lock(unfinished->mutex);
   if (mkdtemp(path.data()) == nullptr) {
     return ErrnoStatus(errno, absl::StrCat("create folder ", path));
   }
   chmod(path.c_str(), 0755);
-  return std::unique_ptr<NewFolder>(new NewFolder(std::move(target), std::move(path)));
+  unfinished->path = path;
+  return std::unique_ptr<NewFolder>(new NewFolder(std::move(target), std::move(path), unfinished));
 }
 
-NewFolder::NewFolder(std::string target, std::string path)
-    : target_(std::move(target)), path_(std::move(path)) {}
+NewFolder::NewFolder(std::string target, std::string path, std::shared_ptr<Unfinished> unfinished)
+    : target_(std::move(target)), path_(std::move(path)), unfinished_(std::move(unfinished)) {}
 
 NewFolder::~NewFolder() {
+  const std::lock_guard<std::mutex> lock(unfinished_->mutex);
   std::error_code ignored;
-  if (!committed_) fs::remove_all(path_, ignored);
+  if (!unfinished_->path.empty()) fs::remove_all(path_, ignored);
+  unfinished_->path.clear();
 }
 
 absl::Status NewFolder::Commit() {
@@ -68,6 +79,7 @@ absl::Status NewFolder::Commit() {
   }
   if (error) return ErrnoStatus(error.value(), absl::StrCat("list ", path_));
   for (const std::string& folder : folders) WEFT_RETURN_IF_ERROR(train::SyncFolder(folder));
+  const std::lock_guard<std::mutex> lock(unfinished_->mutex);
   // The kernel renames onto nothing, or onto an empty folder, and refuses the rest.
   if (rename(path_.c_str(), target_.c_str()) != 0) {
     const int failed = errno;
@@ -77,7 +89,7 @@ absl::Status NewFolder::Commit() {
     }
     return ErrnoStatus(failed, absl::StrCat("rename ", path_, " to ", target_));
   }
-  committed_ = true;
+  unfinished_->path.clear();
   return train::SyncFolder(train::ParentFolder(target_));
 }
 

@@ -1,4 +1,4 @@
-"""Checks format, include direction, stray machine paths, generated pages, links, clang-tidy, and unused declarations.
+"""Checks format, include direction, clocks, machine paths, generated pages, links, clang-tidy, unused declarations.
 
 "callers" is the last of these: what nothing but tests uses (callers.py). Only when it is named: "sizes" prints lines and
 public types by folder, beside those of --since, and finds nothing wrong (sizes.py).
@@ -32,6 +32,15 @@ ALLOWED = {
     "plugins": {"plugins", "collectives", "net", "topology", "base"},
     "trainer": {"trainer", "collectives", "net", "topology", "base"},
     "tools": {"tools", "plugins", "trainer", "collectives", "net", "topology", "base"},
+}
+# Files that may ask for the date, which jumps where the clock is set, and how often: for what people and other hosts
+# read. Durations and deadlines are by SystemClock (base/clock.h).
+DATES = {
+    "tools/fault/emulated_rank.cc": 1,
+    "tools/observe/agent.cc": 1,
+    "tools/weft_driver.cc": 1,
+    "trainer/files/folder_lock.cc": 1,
+    "trainer/loop/metrics_log.cc": 2,
 }
 # LibTorch's headers cost 10-20 s a file; only these may include them.
 TORCH_FOLDERS = ("collectives/c10d/", "trainer/", "plugins/torch/", "tests/collectives/c10d/",
@@ -122,6 +131,19 @@ def include_problems(name: str, text: str) -> list[str]:
     return problems
 
 
+def check_dates(options) -> list[str]:
+    del options
+    return [problem for name in tracked(*CPP) if name.split("/")[0] in ALLOWED
+            for problem in date_problems(name, (ROOT / name).read_text())]
+
+
+def date_problems(name: str, text: str) -> list[str]:
+    """Where one file reads the date although durations, or deadlines, may be all that it wants."""
+    places = [number for number, line in enumerate(text.splitlines(), 1) if "absl::Now()" in line]
+    return [f"{name}:{number}: the date jumps where the clock is set; SystemClock().Now() is steady"
+            for number in places if len(places) > DATES.get(name, 0)]
+
+
 def check_docs(options) -> list[str]:
     del options
     problems = links.problems()
@@ -162,6 +184,7 @@ def check_sizes(options) -> list[str]:
 CHECKS = {
     "format": check_format,
     "includes": check_includes,
+    "dates": check_dates,
     "paths": check_paths,
     "docs": check_docs,
     "tidy": check_tidy,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/json_text.h"
 #include "base/status.h"
 #include "tools/doctor/checks.h"
@@ -49,11 +50,11 @@ absl::StatusOr<JobExamination> ExamineJob(const Settings& settings, const std::s
     return absl::FailedPreconditionError(
         "pairs needs at least two ranks: weft-run -n 2 -- weft-doctor pairs, or --ranks 2");
   }
-  const absl::Time start = absl::Now();
+  const absl::Time start = SystemClock().Now();
   WEFT_ASSIGN_OR_RETURN(std::vector<Direction> mine, TestPairs(joined, options));
   WEFT_ASSIGN_OR_RETURN(auto devices, net::ReadRdmaDevices(root));
   Findings own = Examine(node);
-  CheckGrowth(CountersOf(node.devices), CountersOf(devices), absl::Now() - start, own);
+  CheckGrowth(CountersOf(node.devices), CountersOf(devices), SystemClock().Now() - start, own);
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> parts,
                         joined.store->AllGather("weft-doctor/parts", out.rank, ranks,
                                                 PartOf(node, own, mine), kReportsTimeout));

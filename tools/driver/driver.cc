@@ -94,7 +94,12 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Open(collectives::Store* store,
     is_new_store = keeper != nullptr && copied.empty() && !before.empty();
     if (before.empty()) before = copied;  // of a driver without etcd
     if (!before.empty()) {
-      WEFT_ASSIGN_OR_RETURN(DriverRecord earlier, ParseDriverRecord(before));
+      absl::StatusOr<DriverRecord> parsed = ParseDriverRecord(before);
+      if (!parsed.ok()) {
+        return Annotate(parsed.status(), keeper == nullptr ? absl::StrCat("the store's ", kStateKey)
+                                                           : keeper->name());
+      }
+      DriverRecord earlier = *std::move(parsed);
       if (earlier.closed && !options.anew) {
         return absl::AlreadyExistsError(
             absl::StrCat(keeper == nullptr ? "the store" : keeper->name(), " has a job that ",

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/command.h"
 #include "base/file_descriptor.h"
@@ -25,12 +27,6 @@ namespace weft::driver {
 namespace {
 
 constexpr absl::Duration kCallMost = absl::Seconds(20);
-
-// Names go into paths: those of pods and nodes are DNS subdomains (RFC 1123).
-bool IsName(const std::string& name) {
-  return !name.empty() && name.size() <= 253 &&
-         name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-.") == std::string::npos;
-}
 
 // A header in a file that nobody else reads; on a command line everybody would.
 absl::StatusOr<std::string> HeaderFile(const std::string& token) {
@@ -47,6 +43,17 @@ absl::StatusOr<std::string> HeaderFile(const std::string& token) {
 
 }  // namespace
 
+bool IsDnsSubdomain(absl::string_view name) {
+  const auto is_right = [](absl::string_view label) {
+    return !label.empty() && label.front() != '-' && label.back() != '-' &&
+           std::all_of(label.begin(), label.end(), [](char c) {
+             return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+           });
+  };
+  const std::vector<absl::string_view> labels = absl::StrSplit(name, '.');
+  return name.size() <= 253 && std::all_of(labels.begin(), labels.end(), is_right);
+}
+
 absl::StatusOr<Kubernetes> Kubernetes::Find(const std::string& account) {
   Kubernetes found;
   found.account_ = account;
@@ -61,7 +68,7 @@ absl::StatusOr<Kubernetes> Kubernetes::Find(const std::string& account) {
                        : absl::StrCat("https://", host, ":", port);
   found.namespace_ = FirstLine(account + "/namespace");
   std::error_code error;
-  if (!IsName(found.namespace_) || FirstLine(account + "/token").empty() ||
+  if (!IsDnsSubdomain(found.namespace_) || FirstLine(account + "/token").empty() ||
       !std::filesystem::exists(account + "/ca.crt", error)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "--site kubernetes: ", account, " has not the files token, ca.crt and namespace"));
@@ -97,7 +104,9 @@ absl::StatusOr<std::string> Kubernetes::Call(const std::string& method, const st
 }
 
 absl::Status Kubernetes::Evict(const std::string& pod) const {
-  if (!IsName(pod)) return absl::InvalidArgumentError(absl::StrCat("'", pod, "' names no pod"));
+  if (!IsDnsSubdomain(pod)) {
+    return absl::InvalidArgumentError(absl::StrCat("'", pod, "' names no pod"));
+  }
   const std::string path = absl::StrCat("/api/v1/namespaces/", namespace_, "/pods/", pod);
   const absl::StatusOr<std::string> found = Call("GET", path);
   if (absl::IsNotFound(found.status())) return absl::OkStatus();
@@ -106,7 +115,7 @@ absl::Status Kubernetes::Evict(const std::string& pod) const {
   const auto node = json.is_object() && json.contains("spec") && json["spec"].is_object()
                         ? json["spec"].value("nodeName", nlohmann::json())
                         : nlohmann::json();
-  if (!node.is_string() || !IsName(node.get<std::string>())) {
+  if (!node.is_string() || !IsDnsSubdomain(node.get<std::string>())) {
     return absl::DataLossError(absl::StrCat("the pod ", pod, " has no node"));
   }
   // A node that is gone, as one of a spot market that was taken back, gets no other pod.

@@ -12,10 +12,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace weft::driver {
 
 inline constexpr char kServiceAccount[] = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+// Whether Kubernetes takes `name` for a pod or node: labels between dots, each of a-z, 0-9 and '-'
+// with no '-' at its ends, 253 characters in all (a DNS subdomain, RFC 1123). Such a name is one
+// part of a URL's path as it is.
+bool IsDnsSubdomain(absl::string_view name);
 
 class Kubernetes {
  public:

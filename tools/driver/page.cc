@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -133,6 +135,9 @@ observe::HttpResponse Said(const absl::StatusOr<std::vector<recovery::Action>>& 
 
 absl::StatusOr<std::string> PageToken(const std::string& file) {
   const std::string doing = absl::StrCat("write the page's token to ", file);
+  // Empty: a driver, or its host, was gone before the token was on the disk.
+  std::error_code error_of_size;
+  if (std::filesystem::file_size(file, error_of_size) == 0) unlink(file.c_str());
   const FileDescriptor made(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!made && errno != EEXIST) return ErrnoStatus(errno, doing);
   if (made) {

@@ -20,7 +20,8 @@
 
 namespace weft::driver {
 
-// The token in `file`, or a new one, which is written there for its owner alone.
+// The token in `file`, or a new one, which is written there for its owner alone where the file is
+// missing or empty.
 absl::StatusOr<std::string> PageToken(const std::string& file);
 
 // The options of a server of the page at `address`.

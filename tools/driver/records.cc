@@ -18,6 +18,10 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kNameMost = 200;
 constexpr int kNodesMost = 65536;
 constexpr int kRanksPerNodeMost = 4096;
+// For a driver's record that this program does not understand.
+constexpr char kRemedy[] =
+    "use weft-driver and weft-executor of the Weft that wrote it, or begin the job anew under "
+    "another --state-dir or --job name";
 
 // Reads members of one object. The first that is missing, or of another type, is the error.
 class Reader {
@@ -281,47 +285,7 @@ absl::Status Parse(const Json& json, const recovery::Policy& policy, recovery::J
   return reader.status();
 }
 
-}  // namespace
-
-std::string ReportKey(absl::string_view host) { return absl::StrCat("driver/host/", host); }
-
-absl::Status CheckHostName(absl::string_view name) {
-  const bool is_right = !name.empty() && name.size() <= kNameMost &&
-                        std::all_of(name.begin(), name.end(), [](char c) {
-                          return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' ||
-                                 c == '_' || c == '-';
-                        });
-  if (is_right) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("'", name.substr(0, kNameMost),
-                                                 "' is no host's name: 1 to ", kNameMost,
-                                                 " letters, digits, '.', '_' and '-' are"));
-}
-
-std::string ToJson(const DriverRecord& record) {
-  Json history = Json::array();
-  for (const HistoryLine& line : record.history) {
-    history.push_back({{"time", absl::ToUnixMicros(line.time)}, {"text", line.text}});
-  }
-  const recovery::Policy& policy = record.policy;
-  return Dump({{"incarnation", record.incarnation},
-               {"writer", record.writer},
-               {"policy",
-                {{"nodes", policy.nodes},
-                 {"ranks_per_node", policy.ranks_per_node},
-                 {"restarts_most", policy.restarts_most},
-                 {"self_tests", policy.self_tests},
-                 {"replay_hosts", policy.replay_hosts},
-                 {"backoff_first", absl::ToInt64Microseconds(policy.backoff_first)},
-                 {"backoff_most", absl::ToInt64Microseconds(policy.backoff_most)},
-                 {"vacancy_most", absl::ToInt64Microseconds(policy.vacancy_most)}}},
-               {"lease", absl::ToInt64Microseconds(record.lease)},
-               {"closed", record.closed},
-               {"job", ToJson(record.job)},
-               {"history", history}});
-}
-
-absl::StatusOr<DriverRecord> ParseDriverRecord(absl::string_view text) {
-  WEFT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, "the driver's record"));
+absl::StatusOr<DriverRecord> ParseMembers(const Json& json) {
   DriverRecord record;
   Reader reader(json, "the driver's record");
   reader.Take("incarnation", record.incarnation);
@@ -356,6 +320,64 @@ absl::StatusOr<DriverRecord> ParseDriverRecord(absl::string_view text) {
     record.history.push_back(std::move(line));
   }
   return record;
+}
+
+}  // namespace
+
+std::string ReportKey(absl::string_view host) { return absl::StrCat("driver/host/", host); }
+
+absl::Status CheckHostName(absl::string_view name) {
+  const bool is_right = !name.empty() && name.size() <= kNameMost &&
+                        std::all_of(name.begin(), name.end(), [](char c) {
+                          return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' ||
+                                 c == '_' || c == '-';
+                        });
+  if (is_right) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("'", name.substr(0, kNameMost),
+                                                 "' is no host's name: 1 to ", kNameMost,
+                                                 " letters, digits, '.', '_' and '-' are"));
+}
+
+std::string ToJson(const DriverRecord& record) {
+  Json history = Json::array();
+  for (const HistoryLine& line : record.history) {
+    history.push_back({{"time", absl::ToUnixMicros(line.time)}, {"text", line.text}});
+  }
+  const recovery::Policy& policy = record.policy;
+  return Dump({{"version", DriverRecord::kVersion},
+               {"incarnation", record.incarnation},
+               {"writer", record.writer},
+               {"policy",
+                {{"nodes", policy.nodes},
+                 {"ranks_per_node", policy.ranks_per_node},
+                 {"restarts_most", policy.restarts_most},
+                 {"self_tests", policy.self_tests},
+                 {"replay_hosts", policy.replay_hosts},
+                 {"backoff_first", absl::ToInt64Microseconds(policy.backoff_first)},
+                 {"backoff_most", absl::ToInt64Microseconds(policy.backoff_most)},
+                 {"vacancy_most", absl::ToInt64Microseconds(policy.vacancy_most)}}},
+               {"lease", absl::ToInt64Microseconds(record.lease)},
+               {"closed", record.closed},
+               {"job", ToJson(record.job)},
+               {"history", history}});
+}
+
+absl::StatusOr<DriverRecord> ParseDriverRecord(absl::string_view text) {
+  WEFT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, "the driver's record"));
+  int64_t version = 1;
+  Reader reader(json, "the driver's record");
+  if (json.contains("version")) reader.Take("version", version);
+  WEFT_RETURN_IF_ERROR(reader.status());
+  if (version != DriverRecord::kVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("the driver's record has version ", version,
+                                                      ", this program reads version ",
+                                                      DriverRecord::kVersion, "; ", kRemedy));
+  }
+  absl::StatusOr<DriverRecord> record = ParseMembers(json);
+  if (record.ok()) return record;
+  return absl::Status(record.status().code(),
+                      absl::StrCat(record.status().message(), " (version ", version,
+                                   " of the driver's record); ", kRemedy));
 }
 
 std::string ToJson(const HostReport& report) {

@@ -8,7 +8,8 @@
 //                       of an earlier incarnation cannot join again.
 //   driver/bell         counts what a driver should look at at once; the driver watches it
 //
-// Parsing bounds what it takes and never throws; kDataLoss names what is wrong. Pure functions.
+// Parsing bounds what it takes and never throws; kDataLoss names what is wrong,
+// kFailedPrecondition a DriverRecord of another version. Pure functions.
 #ifndef WEFT_TOOLS_DRIVER_RECORDS_H_
 #define WEFT_TOOLS_DRIVER_RECORDS_H_
 
@@ -39,6 +40,10 @@ struct HistoryLine {
 };
 
 struct DriverRecord {
+  // Of the members below and in JobState, which are all required but `replay` and `outcome`: one
+  // more than before where any is added, removed or given another meaning. A record without a
+  // version has version 1.
+  static constexpr int64_t kVersion = 1;
   static constexpr size_t kHistoryMost = 100;  // lines
 
   int64_t incarnation = 0;  // of the driver that wrote it

@@ -1,6 +1,7 @@
 #include "tools/driver/state_folder.h"
 
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -30,8 +31,9 @@ absl::StatusOr<std::optional<DriverRecord>> RecordInFolder(const std::string& fo
                          return absl::OkStatus();
                        }).status());
   if (!text.has_value()) return std::nullopt;
-  WEFT_ASSIGN_OR_RETURN(DriverRecord record, ParseDriverRecord(*text));
-  return record;
+  absl::StatusOr<DriverRecord> record = ParseDriverRecord(*text);
+  if (record.ok()) return *std::move(record);
+  return Annotate(record.status(), absl::StrCat(folder, "/store.journal, key ", kStateKey));
 }
 
 absl::Status EmptyFolder(const std::string& folder) {

@@ -13,7 +13,8 @@
 
 namespace weft::driver {
 
-// Nullopt: the folder has none of this job. kAlreadyExists: another process serves it.
+// Nullopt: the folder has none of this job. kAlreadyExists: another process serves it. Errors of
+// ParseDriverRecord() name the journal.
 absl::StatusOr<std::optional<DriverRecord>> RecordInFolder(const std::string& folder,
                                                            const std::string& job);
 // Deletes the journal: the process that serves the folder next begins with an empty store.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "collectives/data_type.h"
 #include "tools/observe/timeline.h"
+#include "tools/observe/valid_utf8.h"
 
 namespace weft::observe {
 namespace {
@@ -25,10 +26,11 @@ class Pickle {
     for (int i = 0; i < 8; ++i) text_ += static_cast<char>(static_cast<uint64_t>(value) >> (8 * i));
   }
   void Text(absl::string_view value) {
+    const std::string text = ValidUtf8(std::string(value));  // else Python reads nothing of it
     text_ += 'X';
-    const auto size = static_cast<uint32_t>(value.size());
+    const auto size = static_cast<uint32_t>(text.size());
     for (int i = 0; i < 4; ++i) text_ += static_cast<char>(size >> (8 * i));
-    text_.append(value.data(), value.size());
+    text_ += text;
   }
   void BeginDict() { text_ += "}("; }
   void EndDict() { text_ += 'u'; }

@@ -185,7 +185,8 @@ absl::StatusOr<HttpServer> HttpServer::Listen(const HttpServerOptions& options) 
   const SocketAddress& address = all.front();
   if (!address.is_loopback() && options.token.empty()) {
     return absl::PermissionDeniedError(
-        absl::StrCat("listening on ", where, ", which others reach, needs a token (--token-file)"));
+        absl::StrCat("listening on ", where,
+                     ", which others reach, needs a token, as weft-agent --token-file takes it"));
   }
   const int fd = socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return ErrnoStatus(errno, "make a socket");

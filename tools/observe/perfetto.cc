@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/protobuf.h"
 #include "tools/observe/timeline.h"
+#include "tools/observe/valid_utf8.h"
 
 namespace weft::observe {
 namespace {
@@ -33,7 +34,7 @@ class Writer {
   uint64_t Track(const std::string& name) {
     ProtobufWriter track;
     track.Varint(kUuid, ++last_uuid_);
-    track.Bytes(kName, name);
+    track.Bytes(kName, ValidUtf8(name));
     track.Varint(kParentUuid, process_);
     Descriptor(track);
     return last_uuid_;
@@ -42,7 +43,8 @@ class Writer {
     ProtobufWriter begin;
     begin.Varint(kType, kSliceBegin);
     begin.Varint(kTrackUuid, track);
-    begin.Bytes(kEventName, span.done ? span.name : absl::StrCat(span.name, " (under way)"));
+    const std::string name = ValidUtf8(span.name);
+    begin.Bytes(kEventName, span.done ? name : absl::StrCat(name, " (under way)"));
     if (flow != 0) begin.Fixed64(kFlowIds, flow);
     Annotate(&begin,
              span.is_phase()     ? "step"
@@ -54,7 +56,7 @@ class Writer {
     if (!span.is_phase()) {
       ProtobufWriter group;
       group.Bytes(kAnnotationName, "group");
-      group.Bytes(kStringValue, span.group);
+      group.Bytes(kStringValue, ValidUtf8(span.group));
       begin.Message(kAnnotation, group);
     }
     Event(span.start_ns, begin);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/json_text.h"
 #include "base/version.h"
+#include "tools/observe/valid_utf8.h"
 
 namespace weft::observe {
 namespace {
@@ -153,11 +154,10 @@ void AddRank(const JobView& job, const RankView& rank, Builder* out) {
                static_cast<double>(rank.lost));
 }
 
-// A label's value between its quotes. For bytes that are no UTF-8, as a job's name may have or get
-// where it is cut off, Prometheus would take nothing of the page: they become U+FFFD.
+// A label's value between its quotes. Of a page with bytes that are no UTF-8 Prometheus would take
+// nothing.
 std::string Escaped(const std::string& value) {
-  const auto text = nlohmann::json::parse(JsonText(nlohmann::json(value))).get<std::string>();
-  return absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}});
+  return absl::StrReplaceAll(ValidUtf8(value), {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}});
 }
 
 std::string Number(double value) {

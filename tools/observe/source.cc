@@ -18,32 +18,18 @@
 #include "base/status.h"
 #include "base/temporary_path.h"
 #include "tools/command_line.h"
+#include "tools/ending_signal.h"
 
 namespace weft::observe {
 namespace {
 
 // From here on a signal to end, or a reader of the output that is gone, leaves no `folder` behind.
 void RemoveAtTheEnd(const std::string& folder) {
-  sigset_t ends;
-  sigemptyset(&ends);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    struct sigaction now {};
-    sigaction(signal, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) sigaddset(&ends, signal);  // as under nohup
-  }
-  sigset_t blocked = ends;
-  sigaddset(&blocked, SIGPIPE);
-  pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
-  std::thread([folder, ends] {
-    int signal = 0;
-    if (sigwait(&ends, &signal) != 0) return;
-    std::error_code error;
-    do {  // again where a copy has just been added
-      std::filesystem::remove_all(folder, error);
-    } while (error == std::errc::directory_not_empty);
-    pthread_sigmask(SIG_UNBLOCK, &ends, nullptr);
-    raise(signal);
-  }).detach();
+  sigset_t pipe;
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
+  CleanUpAtEndingSignal([folder] { RemoveWhileWritten(folder); });
 }
 
 }  // namespace

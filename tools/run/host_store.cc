@@ -139,6 +139,9 @@ absl::StatusOr<HostStore> ServeHost(const RunOptions& options) {
   if (host.address.empty()) WEFT_RETURN_IF_ERROR(ServeStore(options, secret, host));
   if (options.relay.value_or(RelayHelps(options, host.address))) {
     WEFT_RETURN_IF_ERROR(ServeRelay(options, secret, host));
+  } else if (options.fan_out.value_or(0) > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--fan-out ", *options.fan_out, ": relays above the hosts' relays need --relay"));
   }
   WEFT_RETURN_IF_ERROR(RefuseEarlierRun(options, host));
   host.master_port = options.master_port;

@@ -26,7 +26,8 @@ struct HostStore {
 collectives::StoreRelayOptions HostRelay(const RunOptions& options, const std::string& program,
                                          const std::string& up, const net::JobSecret& secret);
 
-// kInvalidArgument: a job of several hosts without a secret. kAlreadyExists: with
+// kInvalidArgument: a job of several hosts without a secret, or a fan-out without a relay of this
+// host. kAlreadyExists: with
 // options.recover, a store that somebody else serves has the end or the epochs of an earlier run of
 // a job of that name.
 absl::StatusOr<HostStore> ServeHost(const RunOptions& options);

@@ -134,6 +134,7 @@ RankOutput::RankOutput(Terminal* terminal, std::string prefix, std::array<Style,
     : terminal_(terminal), prefix_(std::move(prefix)), styles_(styles) {}
 
 absl::Status RankOutput::OpenLog(const std::string& path) {
+  log_path_ = path;
   log_ = FileDescriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   return log_ ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat("open ", path));
 }
@@ -145,8 +146,10 @@ void RankOutput::Feed(Stream stream, absl::string_view bytes) {
     ssize_t wrote = write(log_.get(), rest.data(), rest.size());
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) {
-      terminal_->Line(Stream::kError, prefix_,
-                      absl::StrCat("its log is cut: ", ErrnoStatus(errno, "write").message()));
+      terminal_->Line(
+          Stream::kError, prefix_,
+          absl::StrCat("its log is cut: ",
+                       ErrnoStatus(errno, absl::StrCat("write ", log_path_)).message()));
       log_.Reset();
       break;
     }

@@ -91,6 +91,7 @@ class RankOutput {
   std::array<Style, 2> styles_;
   std::array<std::string, 2> partial_;
   FileDescriptor log_;
+  std::string log_path_;
   std::deque<std::string> tail_, errors_, recoveries_;
 };
 

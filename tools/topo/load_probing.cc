@@ -225,8 +225,8 @@ absl::StatusOr<LoadProbing::Outcome> LoadProbing::Step(const Load& load) {
   if (is_sink) {
     topology::EchoServer& server = job_.server(sink_.nic);
     topology::ReceivedLoad got = server.load();
-    const absl::Time latest = absl::Now() + kQuietMost;
-    for (Bytes before(-1); got.bytes != before && absl::Now() < latest;) {
+    const absl::Time latest = SystemClock().Now() + kQuietMost;
+    for (Bytes before(-1); got.bytes != before && SystemClock().Now() < latest;) {
       before = got.bytes;
       absl::SleepFor(kQuiet);
       got = server.load();
@@ -308,11 +308,10 @@ absl::StatusOr<std::vector<LoadStep>> LoadProbing::LoadUntilWhole() {
       if (topology::FindLoadPaths(flows, steps).IsWhole()) return steps;
     }
     // Every rank stops at the same step, though clocks differ.
-    WEFT_ASSIGN_OR_RETURN(
-        const std::string goes_on,
-        job_.FromRankZero(
-            Key(absl::StrCat("after load ", i)),
-            std::string(absl::Now() < begin_ + limit_ && sent_ < traffic_most_ ? "on" : "stop")));
+    const bool may_go_on = SystemClock().Now() < begin_ + limit_ && sent_ < traffic_most_;
+    WEFT_ASSIGN_OR_RETURN(const std::string goes_on,
+                          job_.FromRankZero(Key(absl::StrCat("after load ", i)),
+                                            std::string(may_go_on ? "on" : "stop")));
     if (goes_on == "on") continue;
     break;
   }
@@ -429,7 +428,7 @@ void LoadProbing::TakePaths(const LoadPaths& paths, topology::SeenFabric& seen) 
 }
 
 absl::Status LoadProbing::FindByLoad(topology::SeenFabric& seen, bool counts) {
-  begin_ = absl::Now();
+  begin_ = SystemClock().Now();
   WEFT_RETURN_IF_ERROR(ChooseHosts(seen, -1));
   WEFT_ASSIGN_OR_RETURN(const LoadPaths paths, FindPaths());
   WEFT_ASSIGN_OR_RETURN(PathNames names, NamesOf(paths));

@@ -1,6 +1,7 @@
 #include "trainer/files/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,6 +32,29 @@ struct Descriptor {
   }
   int number;
 };
+
+// Opens the empty file `path` for writing, locked until its last descriptor is closed: two writers
+// would mix their bytes, and the first to commit would publish what the second still writes. File
+// systems without locks do without.
+absl::StatusOr<int> OpenLocked(const std::string& path) {
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries; ++i) {
+    Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+    if (file.number < 0) return ErrnoStatus(errno, absl::StrCat("create ", path));
+    if (flock(file.number, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) break;
+    struct stat opened, named;
+    if (fstat(file.number, &opened) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
+    const bool is_named = stat(path.c_str(), &named) == 0 && named.st_dev == opened.st_dev &&
+                          named.st_ino == opened.st_ino;
+    if (!is_named) continue;  // its writer has renamed or removed it in between
+    if (opened.st_size > 0 && ftruncate(file.number, 0) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("empty ", path));
+    }
+    return std::exchange(file.number, -1);
+  }
+  return absl::AlreadyExistsError(absl::StrCat(
+      path, " is being written by another process; wait for its end, or choose another name"));
+}
 
 }  // namespace
 
@@ -72,11 +96,7 @@ absl::StatusOr<AtomicFile> AtomicFile::Create(const std::string& path) {
   AtomicFile file;
   file.path_ = path;
   file.temporary_path_ = path + ".tmp";
-  file.descriptor_ =
-      open(file.temporary_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file.descriptor_ < 0) {
-    return ErrnoStatus(errno, absl::StrCat("create ", file.temporary_path_));
-  }
+  WEFT_ASSIGN_OR_RETURN(file.descriptor_, OpenLocked(file.temporary_path_));
   file.buffer_.reserve(kWriteBuffer);
   return file;
 }
@@ -92,8 +112,8 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
+  unlink(temporary_path_.c_str());  // while it is locked: no other writer's
   close(descriptor_);
-  unlink(temporary_path_.c_str());
 }
 
 absl::Status AtomicFile::WriteAll(const std::byte* data, size_t size) {
@@ -141,6 +161,7 @@ absl::Status AtomicFile::Commit(Durability durability) {
   const bool is_synced = durability == Durability::kSynced;
   if (is_synced && fsync(descriptor_) != 0)
     return ErrnoStatus(errno, absl::StrCat("sync ", temporary_path_));
+  const Descriptor lock(fcntl(descriptor_, F_DUPFD_CLOEXEC, 0));  // until the file has its name
   // Network file systems report a full disk only here.
   if (close(std::exchange(descriptor_, -1)) != 0) {
     int error = errno;

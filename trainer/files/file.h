@@ -50,7 +50,8 @@ enum class Durability {
 
 class AtomicFile {
  public:
-  // Truncates a "<path>.tmp" that an earlier, killed writer left behind.
+  // Truncates a "<path>.tmp" that an earlier, killed writer left behind. AlreadyExists while
+  // another writer, of this process or another one of this host, has the file.
   static absl::StatusOr<AtomicFile> Create(const std::string& path);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/host_name.h"
 #include "base/json_text.h"
 #include "base/log.h"
@@ -118,8 +119,8 @@ absl::Status FolderLock::AwaitSilence(const Options& options) const {
   WEFT_ASSIGN_OR_RETURN(const Sight first, Look(path_));
   WEFT_LOG_WARN(path_, " names ", Describe(first.signature), "; watching for ",
                 absl::FormatDuration(options.watch), " whether it is alive");
-  const absl::Time end = absl::Now() + options.watch;
-  while (absl::Now() < end) {
+  const absl::Time end = SystemClock().Now() + options.watch;
+  while (SystemClock().Now() < end) {
     absl::SleepFor(options.beat / 4);
     WEFT_ASSIGN_OR_RETURN(const Sight now, Look(path_));
     if (now.signature.empty()) return absl::OkStatus();

@@ -53,6 +53,24 @@ class IncludeDirection(unittest.TestCase):
         self.assertIn('base/a.cc:1: "status.h" is no path from the root', problem)
 
 
+class Dates(unittest.TestCase):
+    def test_durations_and_deadlines_are_by_the_steady_clock(self):
+        text = "int a;\nabsl::Time end = absl::Now() + limit;\n"
+        (problem,) = check.date_problems("trainer/loop/saver.cc", text)
+        self.assertTrue(problem.startswith("trainer/loop/saver.cc:2: the date jumps"), problem)
+        steady = text.replace("absl::Now()", "SystemClock().Now()")
+        self.assertEqual(check.date_problems("trainer/loop/saver.cc", steady), [])
+
+    def test_a_file_that_writes_a_date_reads_it_as_often_as_it_may(self):
+        name = "trainer/files/folder_lock.cc"
+        date = "const absl::Time now = absl::Now();\n"
+        self.assertEqual(check.date_problems(name, date), [])
+        self.assertEqual(len(check.date_problems(name, date + "while (absl::Now() < end) {\n")), 2)
+
+    def test_the_tree_has_none_but_dates(self):
+        self.assertEqual(check.check_dates(None), [])
+
+
 class WideComments(unittest.TestCase):
     def test_a_comment_is_at_most_100_columns_wide(self):
         fits = "//" + 98 * "a"

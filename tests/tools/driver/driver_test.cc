@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
+#include "base/write_file.h"
 #include "collectives/recovery.h"
 #include "collectives/rendezvous/job_environment.h"
 #include "tests/collectives/memory_store.h"
@@ -506,6 +507,18 @@ TEST(PageTokenTest, WhatCannotBeWrittenLeavesNoFile) {
   EXPECT_EQ(*PageToken(file), *token);
   EXPECT_THAT(std::string(PageToken(folder / "none/page-token").status().message()),
               HasSubstr("none/page-token"));
+}
+
+// As where the host of an earlier driver lost power before the token was on the disk.
+TEST(PageTokenTest, AFileThatIsEmptyGetsAToken) {
+  ScratchFolder folder;
+  const std::string file = folder / "page-token";
+  ASSERT_TRUE(WriteFile(file, "").ok());
+  const absl::StatusOr<std::string> token = PageToken(file);
+  ASSERT_TRUE(token.ok()) << token.status();
+  EXPECT_EQ(*PageToken(file), *token);
+  ASSERT_TRUE(WriteFile(file, "short\n").ok());
+  EXPECT_THAT(std::string(PageToken(file).status().message()), HasSubstr("has 5 characters"));
 }
 
 // Requests that any client with the token may send: what is no route changes nothing.

@@ -212,6 +212,23 @@ TEST(PerfettoTrace, HasATrackForEachLaneAndMatchingSlices) {
   EXPECT_EQ(flows, 4);
 }
 
+// As a record keeps 31 bytes of a group's name, the last of which may begin a letter.
+TEST(Traces, HoldNoPartOfALetter) {
+  const std::string cut = "gro\xc3", whole = "gro\xef\xbf\xbd";
+  Timeline timeline = Two();
+  timeline.groups[cut] = {0, 1};
+  for (TimelineRank& rank : timeline.ranks) {
+    for (TimelineSpan& span : rank.spans) {
+      if (!span.is_phase()) span.group = cut;
+    }
+  }
+  for (const std::string& trace :
+       {PerfettoTrace(timeline), FlightRecorderDump(timeline, timeline.ranks[0])}) {
+    EXPECT_THAT(trace, HasSubstr(whole));
+    EXPECT_THAT(trace, Not(HasSubstr(cut)));
+  }
+}
+
 TEST(ChromeTrace, IsJson) {
   const nlohmann::json trace = nlohmann::json::parse(ChromeTrace(Two()));
   EXPECT_EQ(trace["traceEvents"].size(), 8u);

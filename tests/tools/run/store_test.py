@@ -324,6 +324,17 @@ assert len(store.all_gather("all", rank, size, "x" * 9000)) == size
     def test_a_job_goes_on_behind_a_relay_too(self):
         self.kill_and_restart("--relay")
 
+    def test_a_store_goes_on_where_nobody_reads_what_it_says(self):
+        store = subprocess.Popen([program("weft-store"), "--json"], env=self.environment,
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.addCleanup(store.wait, PATIENCE)
+        self.addCleanup(store.kill)
+        store.stdout.readline()
+        store.stdout.close()
+        store.send_signal(signal.SIGUSR1)  # its state, to nobody
+        store.send_signal(signal.SIGTERM)  # taken after it, also where both are pending
+        self.assertEqual(store.wait(PATIENCE), 1)  # for what it said is lost
+
     def test_without_a_state_every_rank_hears_that_the_store_is_gone(self):
         for relay in ("--no-relay", "--relay"):
             store = self.store()

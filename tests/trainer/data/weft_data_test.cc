@@ -69,6 +69,18 @@ TEST_F(ProgramTest, PreparesInspectsEncodesAndDecodes) {
   EXPECT_THAT(*ReadFile(folder_ / "ids"), ::testing::MatchesRegex("[0-9 ]+\n[0-9 ]+\n"));
 }
 
+// A folder as its standard input.
+TEST_F(ProgramTest, AnInputThatCannotBeReadIsNoEmptyOne) {
+  ASSERT_EQ(Run("$WEFT_BIN/weft-data prepare --input text.txt --output-prefix d --vocab-size 500")
+                .exit_code,
+            0);
+  for (const std::string command : {"encode", "decode"}) {
+    const Result read = Run("$WEFT_BIN/weft-data " + command + " --tokenizer d.model <.");
+    EXPECT_EQ(read.exit_code, 1) << command;
+    EXPECT_THAT(read.error, HasSubstr("read standard input: Is a directory"));
+  }
+}
+
 TEST_F(ProgramTest, InspectFindsTokensThatAreNotInTheVocabulary) {
   Result prepared =
       Run("$WEFT_BIN/weft-data prepare --input text.txt --output-prefix d --vocab-size 500 && "

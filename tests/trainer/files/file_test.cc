@@ -42,6 +42,35 @@ TEST(AtomicFile, LeavesNothingBehindWhenDropped) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+TEST(AtomicFile, HasOneWriterAtATime) {
+  ScratchFolder folder;
+  const std::string path = folder / "a";
+  {
+    auto first = AtomicFile::Create(path);
+    ASSERT_TRUE(first.ok()) << first.status();
+    ASSERT_TRUE(first->Append("first").ok());
+    const absl::Status second = AtomicFile::Create(path).status();
+    EXPECT_TRUE(absl::IsAlreadyExists(second)) << second;
+    EXPECT_THAT(std::string(second.message()), HasSubstr(path + ".tmp is being written"));
+    ASSERT_TRUE(first->Commit().ok());
+    EXPECT_EQ(*ReadFile(path), "first");
+    EXPECT_TRUE(WriteFileAtomically(path, "after the commit").ok());
+    auto dropped = AtomicFile::Create(path);
+    ASSERT_TRUE(dropped.ok()) << dropped.status();
+  }
+  EXPECT_TRUE(WriteFileAtomically(path, "after a writer that gave up").ok());
+  EXPECT_EQ(*ReadFile(path), "after a writer that gave up");
+}
+
+// As a writer leaves it that is killed.
+TEST(AtomicFile, EmptiesWhatAnEarlierWriterLeftBehind) {
+  ScratchFolder folder;
+  const std::string path = folder / "a";
+  ASSERT_TRUE(WriteFileAtomically(path + ".tmp", "more than the next writer has").ok());
+  ASSERT_TRUE(WriteFileAtomically(path, "next").ok());
+  EXPECT_EQ(*ReadFile(path), "next");
+}
+
 TEST(AtomicFile, KeepsTheOrderOfSmallAndLargePieces) {
   ScratchFolder folder;
   const std::string path = folder / "a";
