@@ -2,14 +2,17 @@
 interpreter that has PyTorch and into which the wheel was installed.
 
 Import this module first: where it is not so yet it makes the wheel of this build, installs that
-into a folder of its own and starts the test again, or skips it. Afterwards `fork_ranks` runs a
-function in several processes, and `programs` runs programs.
+into a folder of the build, where other tests find it, and starts the test again, or skips it.
+Afterwards `fork_ranks` runs a function in several processes, and `programs` runs programs.
 """
 
 import contextlib
+import fcntl
+import hashlib
 import multiprocessing
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -90,11 +93,38 @@ def _fail_for(reports: pathlib.Path) -> bool:
     return bool(found)
 
 
+def _wheel_key(python: pathlib.Path) -> str:
+    """Of what a wheel of this build is made of, and of who installs it."""
+    made_of = [*sorted((BUILD / "python").rglob("*")), *sorted((BUILD / "lib").glob("*.so")),
+               SOURCE / "tools/dev.d/wheel.py", SOURCE / "plugins/torch/python/README.md",
+               SOURCE / "LICENSE"]
+    states = [(path, path.stat()) for path in made_of
+              if path.is_file() and "__pycache__" not in path.parts]
+    text = "\n".join([str(python), *(f"{path} {state.st_mtime_ns} {state.st_size}"
+                                     for path, state in states)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _site(python: pathlib.Path) -> pathlib.Path:
+    """The folder into which the first test that wants it installs the wheel of this build."""
+    sites = BUILD / "torch-sites"
+    sites.mkdir(exist_ok=True)
+    with (sites / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        site = sites / _wheel_key(python)
+        if not site.exists():
+            for old in filter(pathlib.Path.is_dir, list(sites.iterdir())):  # of earlier builds
+                shutil.rmtree(old)
+            with tempfile.TemporaryDirectory(prefix="weft-wheel-") as folder:
+                install(make_wheel(pathlib.Path(folder)), sites / "fresh", python)
+            (sites / "fresh").rename(site)
+    return site
+
+
 def _start_again() -> int:
     python = _python()
+    target = _site(python)
     with tempfile.TemporaryDirectory(prefix="weft-torch-") as folder:
-        target = pathlib.Path(folder, "site")
-        install(make_wheel(pathlib.Path(folder)), target, python)
         reports = pathlib.Path(folder, "reports")
         reports.mkdir()
         environment = {

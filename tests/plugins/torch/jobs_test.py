@@ -192,6 +192,11 @@ class Programs(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("there is no /nowhere/libweft_torch.so", done.stdout)
 
+    def test_info_ends_with_1_where_a_setting_is_wrong(self):
+        done = run([sys.executable, "-m", "weft.torch.info", "--json"], WEFT_TCP_SOCKETS="many")
+        self.assertEqual((done.returncode, done.stderr), (1, ""))
+        self.assertRegex(json.loads(done.stdout)["problem"], "tcp.sockets.*many")
+
     def bench(self, part: str, *arguments: str) -> list[dict]:
         done = run([sys.executable, "-m", "weft.torch.bench", "--parts", part, "--quick",
                     "--rounds", "1", "--json", *arguments])

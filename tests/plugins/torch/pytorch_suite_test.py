@@ -22,6 +22,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import types
 import unittest
 
@@ -127,21 +128,46 @@ class Outcomes(unittest.TestResult):
     addFailure = addError  # noqa: N815
 
 
+POLL = 0.01  # seconds
+
+
+def _short_sleep(seconds: float) -> None:
+    time.sleep(min(seconds, POLL))
+
+
+def poll_often(suite, processes) -> None:
+    """The suite looks every 100 ms whether all ranks have come to a barrier of its own, and whether
+    all processes have ended, several times in each of 200 tests. What its tests sleep stays."""
+    often = types.SimpleNamespace(**{**vars(time), "sleep": _short_sleep})
+    processes.time = often
+    sync = suite.Barrier.sync
+
+    def sync_polling_often(*arguments, **named):
+        suite.time = often
+        try:
+            sync(*arguments, **named)
+        finally:
+            suite.time = time
+
+    suite.Barrier.sync = staticmethod(sync_polling_often)
+
+
 def suite_class():
     import torch.distributed as dist
     import weft.torch  # noqa: F401
 
     # PyTorch's test cases derive from a class of this package, and use nothing of it here.
     sys.modules["expecttest"] = types.SimpleNamespace(TestCase=unittest.TestCase)
-    from torch.testing._internal.common_distributed import DistTestCases
+    from torch.testing._internal import common_distributed
 
     for feature in ("ddp", "subgroup", "plugin"):
-        DistTestCases.backend_feature[feature].add("weft")
+        common_distributed.DistTestCases.backend_feature[feature].add("weft")
     from torch.testing._internal.distributed import distributed_test as suite
 
     for supported in (suite.PROFILING_SUPPORTED_BACKENDS, suite.CUDA_PROFILING_SUPPORTED_BACKENDS,
                       suite.SEND_RECV_PROFILING_SUPPORTED_BACKENDS):
         supported.append("weft")
+    poll_often(suite, common_distributed)
 
     class Weft(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
         def setUp(self):

@@ -45,4 +45,4 @@ def until(condition, seconds: float = 30.0, what: str | None = None):
             return value
         if time.monotonic() > end:
             raise AssertionError(f"nothing within {seconds} s of {what or f'what {condition} waits for'}")
-        time.sleep(0.005)
+        time.sleep(0.02)
