@@ -126,10 +126,10 @@ Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const
   const double fill_across = cost.fill - fill_inside;
   const double fill = (fill_inside * table.inside.byte + fill_across * across.byte * paths) * bytes;
   const double before = latency + fill;
-  return {.overlapped = std::llround(before - hidden +
-                                     std::max({work, memory, wire, link, slots, exchanged})),
-          .in_turn =
-              std::llround(before + work + memory + nics + cables + std::max(link, exchanged))};
+  return {
+      .overlapped =
+          std::llround(before - hidden + std::max({work, memory, wire, link, slots, exchanged})),
+      .in_turn = std::llround(before + work + memory + nics + cables + std::max(link, exchanged))};
 }
 
 CostTable TableFor(const Calibration& calibration, const Settings& settings, int cores) {
@@ -185,8 +185,8 @@ std::string ToWord(const CostTable& table) {
   }
   absl::StrAppendFormat(&text, "%a,%a,%a,%a,%a,%d,%d,%d,%d,%d,%d,", table.segment_byte,
                         table.reduce_byte, table.copy_byte, table.switch_rank, table.cache_bytes,
-                        table.cores, table.chunk_bytes, table.eager_bytes,
-                        table.inside_eager_bytes, table.read_bytes, table.across_by_nic ? 1 : 0);
+                        table.cores, table.chunk_bytes, table.eager_bytes, table.inside_eager_bytes,
+                        table.read_bytes, table.across_by_nic ? 1 : 0);
   return absl::StrCat(text, absl::BytesToHexString(table.source));
 }
 

@@ -1,6 +1,6 @@
-// Groups that a rank aborts or destroys, waits that end before their work, and ranks that leave when
-// they have what they wait for: what that does to works under way, to their buffers, to links that
-// other groups use, and to ranks that go on.
+// Groups that a rank aborts or destroys, waits that end before their work, and ranks that leave
+// when they have what they wait for: what that does to works under way, to their buffers, to links
+// that other groups use, and to ranks that go on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// A more urgent message goes before the rest of others that are under way, whether the sender copies
-// them or the receiver reads them.
+// A more urgent message goes before the rest of others that are under way, whether the sender
+// copies them or the receiver reads them.
 #include <gtest/gtest.h>
 
 #include <algorithm>

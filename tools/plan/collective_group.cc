@@ -21,12 +21,11 @@ std::string CollectiveGroup::Describe() const {
   if (place != nullptr && place->switches.size() >= 2) {
     switches = absl::StrCat(" under ", place->switches.size(), " switches");
   }
-  return absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks", " on ", hosts,
-                      hosts == 1 ? " host" : " hosts", switches, fabric.empty() ? "" : " of ",
-                      fabric, ", ", table.cores, table.cores == 1 ? " core" : " cores",
-                      " each with a cache of ",
-                      ToString(Bytes(static_cast<int64_t>(table.cache_bytes))),
-                      "; costs: ", table.source);
+  return absl::StrCat(
+      ranks, ranks == 1 ? " rank" : " ranks", " on ", hosts, hosts == 1 ? " host" : " hosts",
+      switches, fabric.empty() ? "" : " of ", fabric, ", ", table.cores,
+      table.cores == 1 ? " core" : " cores", " each with a cache of ",
+      ToString(Bytes(static_cast<int64_t>(table.cache_bytes))), "; costs: ", table.source);
 }
 
 absl::StatusOr<std::vector<collectives::RankPlace>> PlacesOnFabric(const std::string& name,

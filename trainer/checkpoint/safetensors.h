@@ -57,8 +57,8 @@ class SafetensorsWriter {
   void set_may_go_on(std::function<absl::Status()> may_go_on) { may_go_on_ = std::move(may_go_on); }
   // The next bytes; a call may have any number of them.
   absl::Status Append(absl::Span<const std::byte> bytes);
-  // As Append, but the checksum of the bytes is added afterwards by AddChecksum, in the order of the
-  // bytes: another thread may compute it meanwhile.
+  // As Append, but the checksum of the bytes is added afterwards by AddChecksum, in the order of
+  // the bytes: another thread may compute it meanwhile.
   absl::Status AppendUnchecked(absl::Span<const std::byte> bytes);
   void AddChecksum(uint32_t crc32c, uint64_t bytes);
   // FailedPrecondition when bytes are missing. Durable, then visible under its name.

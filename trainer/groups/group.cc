@@ -67,8 +67,7 @@ constexpr uint32_t kTextTag = 0x54455854;  // "TEXT"
 }  // namespace
 
 void LeftTensors::Keep(collectives::WorkPtr work, std::vector<at::Tensor> tensors) {
-  std::erase_if(kept_,
-                [](const Kept& kept) { return kept.work != nullptr && kept.work->done(); });
+  std::erase_if(kept_, [](const Kept& kept) { return kept.work != nullptr && kept.work->done(); });
   kept_.push_back({std::move(work), std::move(tensors)});
 }
 
