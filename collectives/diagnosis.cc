@@ -42,7 +42,8 @@ static_assert(kAskAllNs >= 2 * kPatienceNs);
 // Links of a failed group stay this long beyond their time for notices that have not left, as those
 // over links that are being made: without its notice, a peer would take the close for a death.
 constexpr int64_t kTellNs = 1000 * kMillisecond;
-// An endpoint that goes after it told of a failure stays this long, for links to be made first.
+// An endpoint that goes after it told or heard of a failure stays this long, for links to be made
+// first.
 constexpr int64_t kLingerNs = 250 * kMillisecond;
 
 // "rank 2", "ranks 0, 1 and 3".
@@ -224,7 +225,9 @@ void EndpointImpl::FailGroup(Group& group, const absl::Status& status, int64_t n
   }
   TellFailure(group, verdict, told_by);
   if (options_.rejoins) AskToDrain(group);
-  if (told_by == nullptr) linger_ns_ = now_ns + kLingerNs;
+  // Also where another rank told: one that has not heard yet shall hear the cause from that, and not
+  // first that the links to this one were closed.
+  linger_ns_ = now_ns + kLingerNs;
   const int64_t cut_ns = now_ns + (options_.rejoins ? kDrainNs : absl::ToInt64Nanoseconds(grace));
   for (auto& operation : active_) {
     if (operation == nullptr || &operation->group() != &group || operation->complete()) continue;
