@@ -105,26 +105,41 @@ def _wheel_key(python: pathlib.Path) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _site(python: pathlib.Path) -> pathlib.Path:
+@contextlib.contextmanager
+def _flock(path: pathlib.Path, kind: int):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, kind)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _site(python: pathlib.Path):
     """The folder into which the first test that wants it installs the wheel of this build."""
     sites = BUILD / "torch-sites"
     sites.mkdir(exist_ok=True)
-    with (sites / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        site = sites / _wheel_key(python)
-        if not site.exists():
-            for old in filter(pathlib.Path.is_dir, list(sites.iterdir())):  # of earlier builds
-                shutil.rmtree(old)
-            with tempfile.TemporaryDirectory(prefix="weft-wheel-") as folder:
-                install(make_wheel(pathlib.Path(folder)), sites / "fresh", python)
-            (sites / "fresh").rename(site)
-    return site
+    with contextlib.ExitStack() as user:
+        with _flock(sites, fcntl.LOCK_EX):
+            site = sites / _wheel_key(python)
+            if not site.exists():
+                for old in list(sites.iterdir()):  # of earlier builds
+                    with (contextlib.suppress(BlockingIOError),  # a test has it
+                          _flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)):
+                        shutil.rmtree(old)
+                with tempfile.TemporaryDirectory(prefix="weft-wheel-", dir=sites) as folder:
+                    fresh = pathlib.Path(folder, "site")
+                    install(make_wheel(pathlib.Path(folder)), fresh, python)
+                    fresh.rename(site)
+            user.enter_context(_flock(site, fcntl.LOCK_SH))
+        yield site
 
 
 def _start_again() -> int:
     python = _python()
-    target = _site(python)
-    with tempfile.TemporaryDirectory(prefix="weft-torch-") as folder:
+    with (_site(python) as target,
+          tempfile.TemporaryDirectory(prefix="weft-torch-") as folder):
         reports = pathlib.Path(folder, "reports")
         reports.mkdir()
         environment = {
