@@ -225,8 +225,8 @@ void EndpointImpl::FailGroup(Group& group, const absl::Status& status, int64_t n
   }
   TellFailure(group, verdict, told_by);
   if (options_.rejoins) AskToDrain(group);
-  // Also where another rank told: one that has not heard yet shall hear the cause from that, and not
-  // first that the links to this one were closed.
+  // Also where another rank told: one that has not heard yet shall hear the cause from that, and
+  // not first that the links to this one were closed.
   linger_ns_ = now_ns + kLingerNs;
   const int64_t cut_ns = now_ns + (options_.rejoins ? kDrainNs : absl::ToInt64Nanoseconds(grace));
   for (auto& operation : active_) {
