@@ -47,7 +47,7 @@ constexpr size_t kHostsOfTable = 0, kCostsOfTable = 1, kPlacesOfTable = 2, kAddr
                  kBeforePlaces = 4;
 constexpr char kBetweenRanks = ',', kBetweenTransports = ';';
 
-// Of all ranks, in one word.
+// The addresses of all ranks on all transports, in one word of the table.
 std::string EncodeAddresses(const std::map<int, MemberRecord>& members) {
   std::string out;
   for (const auto& [rank, record] : members) {

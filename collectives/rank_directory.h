@@ -86,7 +86,7 @@ class RankDirectory {
   // After TakeTable(), as transport() is asked: of all ranks but this one.
   absl::StatusOr<Addresses> AddressesInTable(absl::string_view table) const;
   absl::StatusOr<std::string> AddressIn(const MemberRecord& record, Rank rank) const;
-  // Of one transport: the one that reaches the rank.
+  // The address that `word` has: of `rank`, on the transport that reaches it.
   absl::StatusOr<std::string> AddressInWord(absl::string_view word, Rank rank) const;
 
   Own own_;

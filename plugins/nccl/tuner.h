@@ -52,7 +52,8 @@ class Tuner {
   explicit Tuner(abi::LogFunction log) : log_(log) {}
   // The reason, for people; a failure's message says why NCCL's choice stays.
   absl::StatusOr<std::string> Open(size_t ranks, size_t nodes);
-  // Nothing: there is no answer. By value, as other threads' questions may take its place.
+  // Nullopt where the planner has no answer. The answer is a copy, because another thread's
+  // question may remove the one that is kept.
   std::optional<Times> TimesOf(abi::Collective collective, size_t bytes);
   // Logs `what` for this collective and size, which TimesOf() has answered, unless it has already.
   void Say(abi::Collective collective, size_t bytes, absl::string_view what);

@@ -57,7 +57,17 @@ TEST(CloseOnFork, AChildLosesTheSocketAndNothingThatHasTheNumberOfAClosedOne) {
   EXPECT_TRUE(IsSocket(mine.get()));
 }
 
-// Those that listen, those that were dialed and those that were accepted.
+// A process that a test's child forks, as one that loads data, and which outlives it.
+pid_t ForkWorker() {
+  const pid_t worker = fork();
+  if (worker == 0) {
+    alarm(300);  // never outlives a test that was killed
+    while (true) pause();
+  }
+  return worker;
+}
+
+// The sockets that listen, that were dialed and that were accepted.
 TEST(CloseOnFork, AChildHasNoSocketOfATransport) {
   for (const TransportKind kind :
        {TransportKind::kShm, TransportKind::kTcp, TransportKind::kMultipath}) {
@@ -76,14 +86,9 @@ TEST(CloseOnFork, AChildHasNoSocketOfATransport) {
   }
 }
 
-// As workers that load data, and outlive who forked them.
 TEST(CloseOnFork, LinksEndWhenTheirPeerIsKilledThoughAForkedProcessLivesOn) {
   Scene scene(TransportKind::kTcp, [](ChildNode& child, const Child::Channel& channel) {
-    const pid_t worker = fork();
-    if (worker == 0) {
-      alarm(300);  // never outlives a test that was killed
-      while (true) pause();
-    }
+    const pid_t worker = ForkWorker();
     channel.Say(absl::StrCat(worker));
     DriveUntil({&child.node}, [] { return false; });
     return 1;
@@ -96,14 +101,11 @@ TEST(CloseOnFork, LinksEndWhenTheirPeerIsKilledThoughAForkedProcessLivesOn) {
   kill(worker, SIGKILL);
 }
 
-// Whoever dials it would else wait for a process that never accepts.
+// A rank that dials a listener which lives on in a worker would wait for an accept that never
+// comes.
 TEST(CloseOnFork, NobodyListensWhereAProcessWasKilledThoughAForkedProcessLivesOn) {
   Scene scene(TransportKind::kShm, [](ChildNode& child, const Child::Channel& channel) {
-    const pid_t worker = fork();
-    if (worker == 0) {
-      alarm(300);  // never outlives a test that was killed
-      while (true) pause();
-    }
+    const pid_t worker = ForkWorker();
     channel.Say(absl::StrCat(worker));
     channel.Say(child.node.address());
     DriveUntil({&child.node}, [] { return false; });

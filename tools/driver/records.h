@@ -40,9 +40,9 @@ struct HistoryLine {
 };
 
 struct DriverRecord {
-  // Of the members below and in JobState, which are all required but `replay` and `outcome`: one
-  // more than before where any is added, removed or given another meaning. A record without a
-  // version has version 1.
+  // The version of the record's form. Whoever adds or removes a member below or in JobState, or
+  // gives one another meaning, counts it up: a reader requires all members but `replay` and
+  // `outcome`. A record without a version has version 1.
   static constexpr int64_t kVersion = 1;
   static constexpr size_t kHistoryMost = 100;  // lines
 

@@ -37,7 +37,8 @@ int64_t StateBytes(const TrainConfig& config, const BucketBytes& bytes) {
   return 4 * elements;
 }
 
-// Of `holders` ranks that hold the parameters, `ranks` share the training state.
+// The bytes of a rank's buckets where `holders` ranks hold the same parameters, and `ranks` of them
+// share the training state.
 BucketBytes MeasureBuckets(const TrainConfig& config, const StepPlan& plan,
                            const std::vector<ParameterSpec>& specs, int holders, int ranks) {
   BucketBytes bytes;

@@ -21,10 +21,11 @@ struct Expert {
   ParameterPair in, out;
 };
 
-// Of one block; what the list does not have is -1 or empty.
+// The numbers of one block's parameters; what the list does not have is -1 or empty.
 struct BlockParameters {
   ParameterPair norm1, norm2;
-  // Of queries, keys and values together; or of queries, and of keys and values.
+  // One projection that makes queries, keys and values together; or two, the first of which makes
+  // queries, and the second keys and values.
   std::vector<ParameterPair> projections;
   ParameterPair attention_out, ffn_in, ffn_out;
   int router = -1;  // -1: no experts

@@ -14,7 +14,7 @@ namespace {
 using topology::PassKind;
 using topology::PipelinePass;
 
-// Of a model whose layers keep their inputs alone.
+// A pipeline whose model keeps nothing of a layer for the backward pass but the layer's input.
 class ActivationMemoryTest : public ::testing::Test {
  protected:
   ActivationMemoryTest() {

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "tests/trainer/kernel_choice/small_config.h"
 #include "trainer/files/file.h"
 #include "trainer/kernel_choice/trial_file.h"
 
@@ -22,14 +23,6 @@ namespace {
 class KernelChoiceTest : public ::testing::Test {
  protected:
   KernelChoiceTest() {
-    config_.model.hidden = 32;
-    config_.model.ffn = 48;
-    config_.model.heads = 4;
-    config_.model.layers = 2;
-    config_.model.sequence = 24;
-    config_.model.vocabulary = 100;
-    config_.global_batch = 2;
-    config_.pipeline_stages = "auto";
     at::set_num_threads(1);  // others' load does not count then
     std::filesystem::remove_all(folder_);
   }
@@ -52,7 +45,7 @@ class KernelChoiceTest : public ::testing::Test {
     return Choose(what, config_, Plan(), kept, alone_);
   }
 
-  TrainConfig config_;
+  TrainConfig config_ = SmallConfig();
   Group alone_;
   const std::string folder_ =
       ::testing::TempDir() + "/weft_kernel_choice_" + std::to_string(getpid());

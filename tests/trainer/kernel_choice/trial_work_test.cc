@@ -8,22 +8,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tests/trainer/kernel_choice/small_config.h"
 
 namespace weft::train {
 namespace {
 
 class TrialWorkTest : public ::testing::Test {
  protected:
-  TrialWorkTest() {
-    config_.model.hidden = 32;
-    config_.model.ffn = 48;
-    config_.model.heads = 4;
-    config_.model.layers = 2;
-    config_.model.sequence = 24;
-    config_.model.vocabulary = 100;
-    config_.global_batch = 2;
-    config_.pipeline_stages = "auto";
-  }
   StepPlan Plan() const {
     const absl::StatusOr<StepPlan> plan = StepPlan::Make(
         config_, {.tensor = config_.tensor_parallel, .context = config_.context_parallel});
@@ -31,7 +22,7 @@ class TrialWorkTest : public ::testing::Test {
     return *plan;
   }
 
-  TrainConfig config_;
+  TrainConfig config_ = SmallConfig();
 };
 
 // A model of GPT-2's form has five weights: queries, keys and values; attention's output; the inner
