@@ -149,7 +149,6 @@ void IdleProgressThread::FindDue(absl::Time now) {
     if (client.state_.load() == State::kIdle) due_.push_back(client.number_);
   }
   if (now < next_look_) return;
-  next_look_ = now + kQuiet;
   for (size_t i = 0; i < active_.size();) {
     Client& client = *active_[i];
     State state = State::kDriven;
@@ -161,6 +160,8 @@ void IdleProgressThread::FindDue(absl::Time now) {
       due_.push_back(client.number_);
     }
   }
+  // From the end of this look: `now` may be long ago where this thread was kept from its core.
+  next_look_ = Now() + kQuiet;
 }
 
 void IdleProgressThread::ProgressClient(uint64_t number, std::unique_lock<std::mutex>& lock) {

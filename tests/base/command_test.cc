@@ -63,10 +63,11 @@ TEST(RunCommand, NamesTooMuchOutputAsSuch) {
 }
 
 TEST(RunCommand, EndsTheChildrenToo) {
-  const std::string file = testing::TempDir() + "/weft_command_test_child";
+  const ScratchFolder folder;
+  const std::string file = folder / "child";
   // A limit within which the shell is to get as far as its `wait`.
   EXPECT_FALSE(Shell("sleep 1000 & echo $! > " + file + "; wait", absl::Seconds(3)).ok());
-  auto said = Shell("cat " + file + "; rm " + file);
+  auto said = Shell("cat " + file);
   ASSERT_TRUE(said.ok());
   int child = 0;
   ASSERT_TRUE(absl::SimpleAtoi(said->text, &child)) << said->text;

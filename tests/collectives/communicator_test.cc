@@ -72,7 +72,7 @@ TEST(CommunicatorTest, TwoLevelsGiveTheNaiveResult) {
   for (const char* algorithm : {"hierarchical", "ring", "chain"}) {
     RunHosts({"one", "two", "one", "two", "one"},
              {absl::StrCat("collective.algorithm=", algorithm), "collective.chunk_bytes=4KiB",
-              "verify.schedules=true", "collective.timeout=20s"},
+              "verify.schedules=true", "collective.timeout=60s"},
              [](std::shared_ptr<Endpoint> endpoint) {
                auto world = *Communicator::Create(endpoint, "world", AllRanks(5));
                for (size_t count : {1, 700, 5003}) {
@@ -320,7 +320,7 @@ TEST(CommunicatorTest, ProgressThreadsRunWhereTheSettingSays) {
       // A thread that has just started has neither its name nor its CPUs.
       const std::string expected = cpus == "free" ? weft::ToString(all) : last;
       std::vector<std::string> threads;
-      for (int look = 0; look < 500; ++look) {
+      for (const absl::Time limit = absl::Now() + absl::Seconds(60); absl::Now() < limit;) {
         threads = CpusOfProgressThreads();
         if (threads == std::vector<std::string>{expected, expected}) break;
         absl::SleepFor(absl::Milliseconds(10));
@@ -386,7 +386,7 @@ TEST(CommunicatorTest, RanksOnAFabricGoSwitchBySwitch) {
   RunHosts({"h0", "h3", "h1", "h0", "h2", "h2", "h3"},
            {fabric, "collective.algorithm=three_level", "collective.chunk_bytes=4KiB",
             "collective.algorithm_by_kind=all_reduce:1MiB..@world=ring", "verify.schedules=true",
-            "collective.timeout=20s"},
+            "collective.timeout=60s"},
            [](std::shared_ptr<Endpoint> endpoint) {
              auto world = *Communicator::Create(endpoint, "world", AllRanks(7));
              for (size_t count : {1, 700, 5003}) {

@@ -23,7 +23,7 @@ class TransportTest : public testing::TestWithParam<const char*> {
   SettingPairs With(SettingPairs more) const {
     more.push_back(absl::StrCat("transport=", GetParam()));
     more.emplace_back("verify.schedules=true");
-    more.emplace_back("collective.timeout=20s");
+    more.emplace_back("collective.timeout=60s");
     return more;
   }
 };

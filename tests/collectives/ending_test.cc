@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "net/eager.h"
 #include "tests/collectives/failing_groups.h"
@@ -21,6 +22,8 @@ namespace weft::collectives {
 namespace {
 
 using testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);  // a bound on hangs
 
 class EndingTest : public FailingGroups {};
 INSTANTIATE_TEST_SUITE_P(Transports, EndingTest, kTransportsOfAHost, TransportName);
@@ -54,7 +57,7 @@ TEST_P(EndingTest, AbortFailsEveryRanksWorksWithItsReason) {
     }
     WorkPtr work =
         world.AllReduce(data.data(), data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum);
-    const absl::Status status = work->Wait(absl::Seconds(10));
+    const absl::Status status = work->Wait(kPatience);
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
     EXPECT_THAT(Text(status), HasSubstr("the loss is not a number"));
   });
@@ -71,7 +74,7 @@ TEST_P(EndingTest, AnAbortWithoutAReasonFailsEveryRanksWorksAsWell) {
       work = world.AllReduce(data.data(), data.data(), data.size(), DataType::kFloat32,
                              ReduceOp::kSum);
     }
-    const absl::Status status = work->Wait(absl::Seconds(30));
+    const absl::Status status = work->Wait(kPatience);
     EXPECT_TRUE(absl::IsCancelled(status)) << status;
     EXPECT_THAT(Text(status), HasSubstr("aborted without a reason"));
   });
@@ -92,7 +95,7 @@ TEST_P(EndingTest, DestroyingACommunicatorCancelsItsWorksAndFreesTheirBuffers) {
     } else {
       work = world->AllReduce(data->data(), data->data(), data->size(), DataType::kFloat32,
                               ReduceOp::kSum);
-      const absl::Status status = work->Wait(absl::Seconds(10));
+      const absl::Status status = work->Wait(kPatience);
       EXPECT_THAT(Text(status), HasSubstr("rank 0"));
     }
   });
@@ -104,13 +107,13 @@ TEST(EndingOverShmTest, SmallMessagesThatWillNotBeReceivedTakeNoPlaceOfOthers) {
   RunRanks(2, {"transport=shm", "log.level=off"}, [&](std::shared_ptr<Endpoint> endpoint) {
     auto side = *Communicator::Create(endpoint, "side", AllRanks(2));
     auto world = *Communicator::Create(endpoint, "world", AllRanks(2));
-    const absl::Time limit = absl::Now() + absl::Seconds(20);
+    const absl::Time limit = absl::Now() + kPatience;
     float value = 1;
     const auto send = [&](Communicator& to, uint32_t tag) {
-      return to.Send(&value, sizeof value, GroupRank(1), tag)->Wait(absl::Seconds(10));
+      return to.Send(&value, sizeof value, GroupRank(1), tag)->Wait(kPatience);
     };
     const auto receive = [&](uint32_t tag) {
-      return world->Receive(&value, sizeof value, GroupRank(0), tag)->Wait(absl::Seconds(10));
+      return world->Receive(&value, sizeof value, GroupRank(0), tag)->Wait(kPatience);
     };
     if (endpoint->rank() == Rank(0)) {
       ASSERT_TRUE(send(*world, 1).ok());  // the link stands
@@ -200,7 +203,7 @@ TEST_P(EndingTest, ARankThatHasFinishedACollectiveMayLeaveBeforeOthersCallIt) {
     }
     while (!left) std::this_thread::yield();
     // Until its end is noticed.
-    const absl::Time until = absl::Now() + absl::Seconds(20);
+    const absl::Time until = absl::Now() + kPatience;
     int data = 0;
     const auto message = [&] {
       return me == 1 ? world->Send(&data, sizeof(data), GroupRank(2), 1)->Wait()
@@ -235,7 +238,7 @@ TEST(EndingOverShmTest, WhatARankSentAheadIsReceivedHoweverLate) {
       EXPECT_TRUE(world->Send(&data, sizeof(data), GroupRank(1), 1)->Wait().ok());
       return;
     }
-    const absl::Time limit = absl::Now() + absl::Seconds(20);
+    const absl::Time limit = absl::Now() + kPatience;
     while (world->health().ok() && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(1));
     EXPECT_THAT(Text(world->health()), HasSubstr("rank 0 is gone"));
     const auto receive = [&] {
@@ -256,14 +259,14 @@ TEST(EndingOverShmTest, AReceiveFromAnyRankFailsWhenAllHaveLeft) {
     int data = 7;
     ASSERT_TRUE(world->Barrier()->Wait().ok());
     if (leaves) {
-      const absl::Time limit = absl::Now() + absl::Seconds(20);
+      const absl::Time limit = absl::Now() + kPatience;
       while (!receives && absl::Now() < limit) std::this_thread::yield();
       EXPECT_TRUE(world->Send(&data, sizeof(data), GroupRank(1), 1)->Wait().ok());
       return;
     }
     WorkPtr work = world->ReceiveAny(&data, sizeof(data), 2);
     receives = true;
-    EXPECT_THAT(Text(work->Wait(absl::Seconds(20))), HasSubstr("rank 0 is gone"));
+    EXPECT_THAT(Text(work->Wait(kPatience)), HasSubstr("rank 0 is gone"));
   });
 }
 

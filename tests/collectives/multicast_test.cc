@@ -292,7 +292,7 @@ void RunUnlike(const SettingPairs& both, const std::string& own,
 // Both choose the algorithm, and one has no rings: what the other tells of its ring must not be
 // taken for the data.
 TEST(MulticastTest, ARankWithoutRingsIsNamed) {
-  RunUnlike({"collective.algorithm=multicast", "collective.timeout=20s"}, "shm.multicast_max=0",
+  RunUnlike({"collective.algorithm=multicast", "collective.timeout=60s"}, "shm.multicast_max=0",
             [](Communicator& world) {
               std::vector<float> data(2, 1);  // as long as the number of a ring
               const absl::Status status = Sum(world, data)->Wait();
@@ -306,7 +306,7 @@ TEST(MulticastTest, ARankWithoutRingsIsNamed) {
 
 // No message meets another, as one rank reads a ring and the other its link.
 TEST(MulticastTest, ACallByRingsAndOneByLinksAreToldApart) {
-  RunUnlike({"collective.timeout=20s"}, "collective.algorithm_by_kind=barrier=direct",
+  RunUnlike({"collective.timeout=60s"}, "collective.algorithm_by_kind=barrier=direct",
             [](Communicator& world) {
               ASSERT_TRUE(SumOfOnes(world, 3).ok());  // the rings are open
               const absl::Status status = world.Barrier()->Wait();

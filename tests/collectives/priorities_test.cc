@@ -177,7 +177,7 @@ TEST(PrioritiesTest, LargeCollectivesOfTwoGroupsMayStartInAnotherOrderOnEachRank
   for (const char* transport : {"transport=shm", "transport=tcp"}) {
     RunRanks(2,
              {transport, "transport.requests=64", "collective.algorithm=direct",
-              "collective.chunk_bytes=8KiB", "collective.timeout=20s"},
+              "collective.chunk_bytes=8KiB", "collective.timeout=60s"},
              [&](std::shared_ptr<Endpoint> endpoint) {
                auto one = *Communicator::Create(endpoint, "one", AllRanks(2));
                auto other = *Communicator::Create(endpoint, "other", AllRanks(2));

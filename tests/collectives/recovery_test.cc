@@ -22,7 +22,7 @@ using testing::HasSubstr;
 constexpr absl::Duration kPatience = absl::Seconds(30);
 // A rank that nobody meets has its calls of the store executed within this time, on a machine with
 // much else to do as well.
-constexpr absl::Duration kLongEnoughToBegin = absl::Seconds(1);
+constexpr absl::Duration kLongEnoughToBegin = absl::Seconds(3);
 // Longer than the test may take: whoever waits it out fails it.
 constexpr absl::Duration kForEver = absl::Minutes(10);
 constexpr int kRanks = 4;

@@ -16,6 +16,7 @@ CHUNK = bytes(1 << 18)
 # What is under way fits into short queues: acknowledgements, which share links with the data of
 # others, then do not wait long, and windows open at once.
 SEND_BUFFER = 1 << 16
+CONNECT_PATIENCE = 60  # seconds, a bound on hangs
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -91,9 +92,9 @@ def connect(fabric, flows, v6=False) -> list:
                 sender.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
                 sender.bind((fabric.address(flow.source, v6), flow.sport))
-                sender.settimeout(20)
+                sender.settimeout(CONNECT_PATIENCE)
                 sender.connect((address, flow.dport))
-            listeners[there].settimeout(20)
+            listeners[there].settimeout(CONNECT_PATIENCE)
             receiver, _ = listeners[there].accept()
             sender.setblocking(False)
             receiver.setblocking(False)

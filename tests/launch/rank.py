@@ -2,10 +2,10 @@
 
     rank.py FOLDER RANKS RANK_VARIABLE KILLED METRICS PROGRAM [ARGUMENT...]
 
-What the program of rank K writes goes to FOLDER/rank-K.log; its status and the time, once it has
-ended, to FOLDER/ended-K. KILLED: the rank whose program is killed by SIGKILL once METRICS has two
-lines; -1: none. The process itself ends after the programs of all ranks have, so that no launcher
-ends a rank before that rank has seen by itself that another one is gone.
+What the program of rank K writes goes to FOLDER/rank-K.log; its status, once it has ended, to
+FOLDER/ended-K; 124: it hung, and was killed. KILLED: the rank whose program is killed by SIGKILL
+once METRICS has two lines; -1: none. The process itself ends after the programs of all ranks have,
+so that no launcher ends a rank before that rank has seen by itself that another one is gone.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ def main() -> int:
     status = run(folder / f"rank-{rank}.log", rank == killed, pathlib.Path(sys.argv[5]), sys.argv[6:],
                  end)
     fresh = folder / f"ending-{rank}"
-    fresh.write_text(f"{status} {time.time()}")
+    fresh.write_text(str(status))
     fresh.rename(folder / f"ended-{rank}")
     while not all((folder / f"ended-{other}").exists() for other in range(ranks)):
         if time.monotonic() > end + 30:

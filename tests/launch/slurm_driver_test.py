@@ -55,7 +55,7 @@ class SlurmDriverTest(unittest.TestCase):
             "if [ $RANK = 1 ] && [ $SLURMD_NODENAME = $(cat bad) ]; then "
             "echo 'mlx5_0 has failed [device rank=1 device=mlx5_0]' >&2; exit 1; fi; "
             "if [ $RANK = 1 ]; then touch moved; fi; "
-            "for i in $(seq 300); do [ -e moved ] && break; sleep 0.2; done; sleep 2"))
+            "for i in $(seq 900); do [ -e moved ] && break; sleep 0.2; done; sleep 2"))
         self.assertEqual(status, 0, output)
         self.assertRegex(output, "rank 1 generation 2 on h[0-2]")
         drained = self.drained()

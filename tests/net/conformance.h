@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "tests/net/harness.h"
 
 namespace weft::net {
@@ -38,7 +39,9 @@ inline const auto kAllTransports =
   GTEST_SKIP() << "the scripted NIC is of one process; WEFT_TEST_RDMA=1 takes this host's devices"
 
 // For who knocks in vain.
-inline const std::vector<std::string> kQuick = {"transport.connect_timeout=700ms"};
+inline constexpr absl::Duration kQuickTimeout = absl::Milliseconds(700);
+inline const std::vector<std::string> kQuick = {"transport.connect_timeout=" +
+                                                absl::FormatDuration(kQuickTimeout)};
 
 // A status that a person can act upon: the right code, and the peer's rank in words.
 inline void ExpectNames(const absl::Status& status, absl::StatusCode code, int rank) {

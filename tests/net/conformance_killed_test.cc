@@ -43,11 +43,12 @@ TEST_P(Processes, KilledBeforeItAccepts) {
     if (killed_before) child.Signal(SIGKILL);
     Node a(GetParam(), 0, 2, kQuick);
     Buffer from(a.transport(), 10);
+    const absl::Time given_up = Now() + kQuickTimeout;
     SendLink* link = a.Connect(address, 1);
     ASSERT_EQ(link->PostSend({1, 1}, from.view(), &send), Posted::kAccepted);
     Turn(a, 20);  // the connection is made; nobody answers on it
     if (!killed_before) {
-      EXPECT_TRUE(link->status().ok());
+      EXPECT_TRUE(link->status().ok() || Now() > given_up) << link->status();
       child.Signal(SIGKILL);
     }
     ASSERT_TRUE(DriveUntil({&a}, [&] { return send.done(); }));

@@ -211,7 +211,7 @@ int ComeUpWhileTooManyAreOnTheirWay() {
 TEST(ShmBringUp, WaitsWhileTooManyDescriptorsAreOnTheirWay) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);  // never outlives a test that was killed
+    alarm(kAlarmSeconds);
     _exit(ComeUpWhileTooManyAreOnTheirWay());
   }
   int status = -1;

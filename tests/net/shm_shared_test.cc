@@ -173,7 +173,7 @@ TEST(ShmSharedMemory, TakesNoMoreThanHalfOfTheDescriptors) {
 // a moment: the last that does destroys it.
 TEST(ShmSharedMemory, IsFreedWhileAnotherThreadLooksThere) {
   const auto body = [] {
-    alarm(60);  // a hang
+    alarm(kAlarmSeconds);  // a hang
     std::atomic<const std::byte*> behind{nullptr};
     std::atomic<bool> over{false};
     std::thread looks([&] {

@@ -61,9 +61,15 @@ inline HandshakeIdentity IdentityOf(const ShmNode& node, int rank) {
   return {Rank(rank), node.options.world_size, node.options.secret, HandshakePurpose::kShmLink};
 }
 
+// Bounds a hang; no test expects to come near it.
+inline constexpr absl::Duration kPatience = absl::Seconds(60);
+// For alarm() in forked processes, so that none outlives a test that was killed. Longer than all
+// that a test waits for: a process that ends of it would end the test's wait.
+inline constexpr unsigned kAlarmSeconds = 300;
+
 // Turns all of them until `done`; false after `limit`, which only a hang reaches.
 inline bool PumpUntil(std::vector<ShmNode*> nodes, const std::function<bool()>& done,
-                      absl::Duration limit = absl::Seconds(20)) {
+                      absl::Duration limit = kPatience) {
   absl::Time end = Now() + limit;
   while (!done()) {
     if (Now() > end) return false;
@@ -74,7 +80,7 @@ inline bool PumpUntil(std::vector<ShmNode*> nodes, const std::function<bool()>& 
 
 // Turns one, sleeping in between as an owner would.
 inline bool SleepUntil(ShmNode* node, const std::function<bool()>& done,
-                       absl::Duration limit = absl::Seconds(20)) {
+                       absl::Duration limit = kPatience) {
   absl::Time end = Now() + limit;
   while (!done()) {
     if (Now() > end) return false;

@@ -121,7 +121,7 @@ TEST(ShmUnauthenticated, AnotherUserDoesNotEvenGetAChallenge) {
     auto socket = shm::ConnectUnix(node.transport->address());
     if (!socket.ok()) _exit(4);
     pollfd fd{socket->get(), POLLIN, 0};
-    if (poll(&fd, 1, 20000) != 1) _exit(5);
+    if (poll(&fd, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))) != 1) _exit(5);
     auto packet = shm::ReceivePacket(socket->get(), 4096);
     _exit(packet.ok() && packet->hung_up ? 0 : 6);
   }
@@ -138,7 +138,7 @@ struct Child {
   explicit Child(Body body) {
     pid = fork();
     if (pid == 0) {
-      alarm(60);
+      alarm(kAlarmSeconds);
       body();
       kill(getpid(), SIGKILL);
     }

@@ -21,7 +21,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr TransportKind kTcp = TransportKind::kTcp;
-const std::vector<std::string> kOneSocket = {"tcp.sockets=1", "transport.connect_timeout=2s"};
+const std::vector<std::string> kOneSocket = {"tcp.sockets=1"};
 
 // The transport under test still takes a friend and a message from it.
 void ExpectHealthy(Node& b, int friend_rank, int world_size) {

@@ -774,8 +774,8 @@ TEST(Backend, AfterAMonitoredBarrierThatRanOutTheNextOneWorks) {
     EXPECT_THAT(wait(std::chrono::milliseconds(100)),
                 HasSubstr(rank == 0 ? "2 did not come" : "monitoredBarrier of group"));
     if (rank != 2) ran_out[static_cast<size_t>(rank)].set_value();
-    EXPECT_EQ(wait(std::chrono::seconds(20)), "");
-    EXPECT_EQ(wait(std::chrono::seconds(20)), "");
+    EXPECT_EQ(wait(std::chrono::seconds(60)), "");
+    EXPECT_EQ(wait(std::chrono::seconds(60)), "");
   });
 }
 

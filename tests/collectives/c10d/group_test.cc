@@ -227,7 +227,7 @@ TEST(ProcessGroups, RanksMeetAfterAMeetingThatOneOfThemHasMissed) {
   std::vector<absl::Status> outcomes(kRanks);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank) {
-    threads.emplace_back([&, rank] { outcomes[rank] = come(rank, std::chrono::seconds(20)); });
+    threads.emplace_back([&, rank] { outcomes[rank] = come(rank, kTimeout); });
   }
   for (std::thread& thread : threads) thread.join();
   for (const absl::Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome;

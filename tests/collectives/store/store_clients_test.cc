@@ -135,6 +135,7 @@ TEST_F(StoreClientsTest, ConnectionsBeyondTheBoundAreClosed) {
   EXPECT_TRUE(first->Set("k", "v").ok());
   second.reset();
   Until([&] { return server_->statistics().connections == 1; });
+  third.connect_timeout = kPatience;
   EXPECT_TRUE(StoreClient::Connect(third).ok());
 }
 

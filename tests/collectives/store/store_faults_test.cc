@@ -123,7 +123,11 @@ class StoreFaultsTest : public StoreFixture {
   }
 
   std::unique_ptr<StoreClient> ConnectPatiently(absl::Duration reconnect) {
-    StoreClientOptions options = Options(server_->address());
+    return ConnectPatiently(server_->address(), reconnect);
+  }
+  std::unique_ptr<StoreClient> ConnectPatiently(const std::string& address,
+                                                absl::Duration reconnect) {
+    StoreClientOptions options = Options(address);
     options.reconnect = reconnect;
     return StoreClient::Connect(options).value();
   }
@@ -132,7 +136,7 @@ class StoreFaultsTest : public StoreFixture {
 TEST_F(StoreFaultsTest, EachCallIsDoneOnceThoughConnectionsAreCut) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     CuttingProxy proxy(server_->address(), seed, 3000);
-    auto client = Connect(proxy.address());
+    auto client = ConnectPatiently(proxy.address(), kPatience);
     std::string key = absl::StrCat("n", seed);
     std::string log = absl::StrCat("log", seed);
     constexpr int kThreads = 4;
@@ -163,7 +167,7 @@ TEST_F(StoreFaultsTest, BarriersAndGathersSurviveCuts) {
   threads.reserve(kRanks);
   for (int rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      auto client = Connect(proxy.address());
+      auto client = ConnectPatiently(proxy.address(), kPatience);
       for (int round = 0; round < 10; ++round) {
         auto all = client->AllGather(absl::StrCat("g", round), rank, kRanks,
                                      absl::StrCat(rank, std::string(100, '.')), kPatience);
@@ -197,7 +201,7 @@ TEST_F(StoreFaultsTest, AServerThatIsGoneFailsWaitingAndFutureCalls) {
 
 TEST_F(StoreFaultsTest, ARestartedServerIsNotTakenForTheOldOne) {
   std::string address = server_->address();
-  auto client = Connect(address);
+  auto client = ConnectPatiently(kPatience);
   ASSERT_TRUE(client->Set("k", "v").ok());
   server_.reset();
   StoreServerOptions options;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "collectives/store/client/store_client.h"
 #include "collectives/store/relay/store_relay_tree.h"
 #include "collectives/store/server/store_server.h"
@@ -117,7 +120,11 @@ TEST_F(StoreRelayTest, PassesOnWhatItsRanksAsk) {
 
 TEST_F(StoreRelayTest, TheRootSeesOneMessageAHost) {
   int64_t before = server_->statistics().requests;
-  OnRanks(Everybody(), [](int rank, StoreClient& client) {
+  std::atomic<int> connected = 0;
+  OnRanks(Everybody(), [&](int rank, StoreClient& client) {
+    ++connected;  // whoever connects late does not call late for that
+    const absl::Time limit = absl::Now() + kPatience;
+    while (connected < kWorld && absl::Now() < limit) std::this_thread::yield();
     EXPECT_TRUE(client.Barrier("b", rank, kWorld, kPatience).ok());
   });
   // Ranks that come later than the others of their host by more than the linger go alone, so on a

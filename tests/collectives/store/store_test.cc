@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "collectives/store/client/store_client.h"
 #include "collectives/store/server/store_server.h"
 #include "net/secret.h"
@@ -123,9 +125,12 @@ TEST_P(StoreTest, SaysWhatWasMissingWhenTimeIsUp) {
 
 TEST_P(StoreTest, NamesTheRanksThatMissABarrier) {
   auto other = Connect("second");
-  absl::Status first;
-  std::thread thread([&] { first = store_->Barrier("b", 1, 4, kShort); });
-  absl::Status second = other->Barrier("b", 2, 4, kPatience / 100);
+  absl::Status second;
+  // Long enough for rank 1 to come after it, and to give up before it does.
+  std::thread thread([&] { second = other->Barrier("b", 2, 4, absl::Seconds(2)); });
+  const absl::Time limit = absl::Now() + kPatience;
+  while (server_->statistics().waiting == 0 && absl::Now() < limit) std::this_thread::yield();
+  const absl::Status first = store_->Barrier("b", 1, 4, kShort);
   thread.join();
   EXPECT_EQ(first.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(second.code(), absl::StatusCode::kDeadlineExceeded);

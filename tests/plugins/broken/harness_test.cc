@@ -95,9 +95,9 @@ TEST(NcclHarness, ARunThatMovesMayTakeLong) {
   setenv("BROKEN_PLUGIN_WRAPS", WEFT_PLUGIN, 1);
   setenv("BROKEN_PLUGIN_FAULT", "slow", 1);
   Options options = TestOptions(WEFT_BROKEN_PLUGIN);
-  options.timeout = absl::Seconds(1);
+  options.timeout = absl::Seconds(3);
   options.communicators = 1;
-  options.requests = 500;
+  options.requests = 500;  // of 10 ms each
   options.size_max = 4096;
   EXPECT_THAT(BrokenIn(Scenario::kTraffic, 11, options), testing::IsEmpty());
   unsetenv("BROKEN_PLUGIN_FAULT");

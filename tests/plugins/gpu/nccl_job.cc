@@ -262,6 +262,16 @@ struct RankArguments {
   }
 };
 
+// Waits until every rank has come here, no longer than a rank may live: of one that ends, the
+// connections do, and the calls that others still make fail.
+void MeetTheOthers(const RankArguments& job) {
+  const auto file = [&job](int rank) { return absl::StrCat(job.id_file, ".came", rank); };
+  if (!std::ofstream(file(job.rank))) exit(1);
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    while (access(file(rank).c_str(), F_OK) != 0) usleep(1000);
+  }
+}
+
 void Live(const Calls& calls, const RankArguments& job, int life) {
   size_t most = job.counts.empty() ? 0 : *std::max_element(job.counts.begin(), job.counts.end());
   if (job.only_chooses) most /= static_cast<size_t>(job.ranks);  // they are of the whole buffer
@@ -269,6 +279,7 @@ void Live(const Calls& calls, const RankArguments& job, int life) {
             most);
   if (job.only_chooses) {
     for (size_t count : job.counts) self.StartAll(count);
+    MeetTheOthers(job);
     fflush(nullptr);
     _exit(0);  // NCCL would wait for bytes that no kernel moves
   }

@@ -108,7 +108,7 @@ bool TwoInterfaces() {
     }
     return std::all_of(commands.begin(), commands.end(), [](const std::string& command) {
       std::vector<std::string> words = absl::StrSplit(command, ' ');
-      absl::StatusOr<CommandOutput> ran = RunCommand(words, absl::Seconds(10));
+      absl::StatusOr<CommandOutput> ran = RunCommand(words, absl::Seconds(60));
       return ran.ok() && ran->status == 0;
     });
   }();

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "plugins/nccl/peer.h"
 #include "tests/net/cutting_proxy.h"
 #include "tests/plugins/nccl/instance.h"
@@ -80,6 +81,7 @@ class TwoEnds {
 class Pair {
  public:
   static constexpr size_t kBytes = 2 << 20;
+  static constexpr absl::Duration kPatience = absl::Seconds(60);  // a bound on hangs
 
   explicit Pair(const Wire& wire, const Environment& environment = {})
       : ends_(wire, environment), connection_(ends_.a(), ends_.b(), 1) {
@@ -107,9 +109,9 @@ class Pair {
     return request;
   }
   // Calls the ends whose requests are given, and no other, until `awaited` is done; false: it is
-  // not within 20 s.
+  // not within kPatience.
   bool Await(void** awaited, void** send, void** receive) {
-    const absl::Time give_up = absl::Now() + absl::Seconds(20);
+    const absl::Time give_up = absl::Now() + kPatience;
     while (*awaited != nullptr && absl::Now() < give_up) {
       for (size_t i = 0; i < 2; ++i) {
         void** request = i == 0 ? send : receive;
@@ -128,9 +130,9 @@ class Pair {
     *done = is_done != 0;
     return result;
   }
-  // Sends, one message after the other, until a call fails; after 20 s none has.
+  // Sends, one message after the other, until a call fails; after kPatience none has.
   Result SendUntilItFails(size_t size, int tag) {
-    const absl::Time give_up = absl::Now() + absl::Seconds(20);
+    const absl::Time give_up = absl::Now() + kPatience;
     void* request = nullptr;
     Result result = nccl::abi::kSuccess;
     while (result == nccl::abi::kSuccess && absl::Now() < give_up) {

@@ -302,7 +302,7 @@ TEST(NcclPlugin, APeerThatNoDescriptorIsLeftForIsAnErrorOfAccept) {
   };
   const int before = SocketsOpen();
   ASSERT_EQ(connect(), nccl::abi::kSuccess);
-  const absl::Time give_up = absl::Now() + absl::Seconds(20);
+  const absl::Time give_up = absl::Now() + absl::Seconds(60);
   // One at either end: the plugin's own thread takes the connection, and accept what it becomes.
   while (SocketsOpen() < before + 2 && absl::Now() < give_up) {
     absl::SleepFor(absl::Milliseconds(1));
@@ -387,7 +387,7 @@ TEST(NcclPlugin, AMessageWhoseSizeTestCannotTellIsRefused) {
       for (const int before = rounds; rounds < before + 5;) absl::SleepFor(absl::Milliseconds(1));
     }
   };
-  alarm(60);                 // a hang
+  alarm(100);                // a hang
   mallopt(M_PERTURB, 0xA5);  // what is freed does not go on looking as it did
   static const Late late;    // goes after all static objects of the plugin, which is loaded now
   static auto* const instance = new Instance;

@@ -178,15 +178,15 @@ class Outcome:
         return f"{where}error, {named} ({self.seconds:.1f} s)"
 
 
-def outcomes(backend: str, fault: str, call: str) -> list[Outcome]:
-    """What the ranks but the culprit see."""
+def outcomes(backend: str, fault: str, call: str, timeout: float = TIMEOUT) -> list[Outcome]:
+    """What the ranks but the culprit see, in a group with that timeout in seconds."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory(prefix="weft-faults-") as folder:
         processes, pipes = [], []
         for rank in range(SIZE):
             here, there = context.Pipe()
             process = context.Process(target=_run_rank,
-                                      args=(there, folder, rank, backend, fault, call))
+                                      args=(there, folder, rank, backend, fault, call, timeout))
             process.start()
             there.close()
             processes.append(process)
@@ -211,9 +211,9 @@ def outcomes(backend: str, fault: str, call: str) -> list[Outcome]:
     return seen
 
 
-def _run_rank(pipe, folder, rank, backend, fault, call) -> None:
+def _run_rank(pipe, folder, rank, backend, fault, call, timeout) -> None:
     dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank,
-                            world_size=SIZE, timeout=timedelta(seconds=TIMEOUT))
+                            world_size=SIZE, timeout=timedelta(seconds=timeout))
     dist.all_reduce(torch.ones(COUNT))
     # The culprit goes on when nothing of the others is under way.
     meeting = dist.FileStore(f"{folder}/meeting", SIZE)

@@ -86,12 +86,11 @@ def has_options_of_its_own(rank: int) -> None:
     brief = made(**own)
     expect(total(rank, brief), 15.0, "with its own")
     meet(rank)
-    # Its calls end in its time, and name the rank that they wait for and its algorithm.
+    # Its calls end in its time, and not after half an hour as the default group's: fork_ranks() waits less.
+    # They name the rank that they wait for and its algorithm.
     if rank != LEFT_OUT:
-        start = time.monotonic()
         problem = refused(lambda: dist.all_reduce(torch.ones(3), group=brief))
         assert f"rank {LEFT_OUT} has not called it" in problem and ", ring)" in problem, problem
-        assert time.monotonic() - start < 30, problem
     everybody = store().clone()
     everybody.add("have ended", 1)
     while everybody.add("have ended", 0) < 4:
@@ -246,8 +245,12 @@ def start_at_a_store_of_pytorch(rank: int) -> None:
     dist.init_process_group("weft", store=own, rank=rank, world_size=size)
     expect(total(rank), float(2 ** size - 1), "sum")
     dist.barrier()
-    # The server's process has one for itself.
-    expect(connections_to(port), size + 1, "connections to the store")
+    # The server's process has one for itself. The kernel's table may miss a connection, or have it twice,
+    # where others of this host come and go while it is read.
+    deadline = time.monotonic() + installed.LIMIT / 2
+    while (found := connections_to(port)) != size + 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    expect(found, size + 1, "connections to the store")
     dist.barrier()
     dist.destroy_process_group()
     # The server ends last.

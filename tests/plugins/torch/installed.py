@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import unittest
 
@@ -267,10 +268,13 @@ class Program:
         return pathlib.Path(self._output.name).read_text(errors="replace")
 
     def wait_for_line(self, line: str) -> None:
-        """Until it has printed `line`."""
+        """Until it has printed `line`; the test fails where it ends or hangs without."""
+        deadline = time.monotonic() + LIMIT
         while line not in self.output().splitlines():
             if self.process.poll() is not None:
                 raise RankError(f"it ended before {line!r}:\n{self.output()}")
+            if time.monotonic() > deadline:
+                raise RankError(f"no {line!r} within {LIMIT:.0f} s:\n{self.output()}")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.02)
 

@@ -210,24 +210,26 @@ raise KeyError("the user's fault")
 class Meeting(unittest.TestCase):
     def test_names_the_rank_that_does_not_come(self):
         with installed.programs(2, """
-import os, time
+import os
 from datetime import timedelta
 import torch.distributed as dist
-start = time.monotonic()
+rank, store = os.environ["RANK"], os.environ["STORE"]
+# The two set out together, however long each took to load PyTorch.
+loaded = dist.FileStore(store.removeprefix("file://") + "-loaded", 2)
+loaded.set(rank, "")
+loaded.wait(["0", "1"])
 try:
-    dist.init_process_group("weft", init_method=os.environ["STORE"], rank=int(os.environ["RANK"]),
-                            world_size=3, timeout=timedelta(seconds=2))
+    dist.init_process_group("weft", init_method=store, rank=int(rank), world_size=3,
+                            timeout=timedelta(seconds=4))
 except dist.DistBackendError as error:
     print("error:", error)
-print("after", int(time.monotonic() - start))
 """) as ranks:
             for rank in ranks:
+                # Which waits less than the 30 minutes that PyTorch has where nothing is said.
                 self.assertEqual(rank.wait(), 0, rank.output())
                 self.assertIn('error: weft: DEADLINE_EXCEEDED: rank 2 of 3 has not come to group "',
                               rank.output())
-                self.assertIn(" within 2s", rank.output())
-                # And not the 30 minutes that PyTorch has where nothing is said.
-                self.assertRegex(rank.output(), r"after ([2-9]|[1-9]\d)\n")
+                self.assertIn(" within 4s", rank.output())
 
 
 class Timeout(unittest.TestCase):
@@ -323,6 +325,9 @@ def _shared_memory(process: int | str = "self") -> set[str]:
     return {name for name in names if name.startswith("/dev/shm/")}
 
 
+_LATE = 4  # of what a process has once, and may have got only after it was counted
+
+
 @dataclasses.dataclass
 class _State:
     """What a process has, and how much of it."""
@@ -331,6 +336,10 @@ class _State:
     threads: int
     mappings_of_peers: int  # anonymous files, which is how memory is shared
     files_in_shared_memory: int
+
+    def exceeds(self, other: "_State") -> bool:
+        return any(mine > theirs + _LATE
+                   for mine, theirs in zip(dataclasses.astuple(self), dataclasses.astuple(other)))
 
 
 def _state() -> _State:
@@ -401,12 +410,16 @@ def _repeat(cycle, cycles: int, kib_each: int) -> str:
     for _ in range(cycles):
         cycle()
     grown, end = _resident_kib() - resident, time.monotonic() + 60
-    while (after := _state()) != before and time.monotonic() < end:
-        time.sleep(0.01)  # the kernel still counts a thread that was joined just now
-    assert after == before, f"before {cycles} cycles {before}, after them {after}"
+    # The two may differ a little: a thread that was joined just now counts for a moment, a peer's memory is mapped when
+    # the peer has offered it, and the other rank's connection to the store that rank 0 serves goes when that rank ends.
+    # What a cycle leaves behind is there as often as there were cycles.
+    assert cycles > 10 * _LATE
+    while (after := _state()).exceeds(before) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not after.exceeds(before), f"before {cycles} cycles {before}, after them {after}"
     # Names of groups stay in PyTorch's tables, and keys of each meeting at the store.
     assert grown < 4096 + kib_each * cycles, f"{grown} KiB more after {cycles} cycles"
-    return f"{cycles} cycles: {after}, as before, and {grown} KiB more of memory"
+    return f"{cycles} cycles: {after}, {before} before, and {grown} KiB more of memory"
 
 
 @installed.needs_plain_memory

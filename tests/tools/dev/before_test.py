@@ -36,7 +36,7 @@ class Before(unittest.TestCase):
 
     def bench(self, script: str, here: pathlib.Path, *words) -> list[dict]:
         done = subprocess.run([sys.executable, "-B", SOURCE / f"tests/bench/{script}.py", *map(str, words)],
-                              env=dict(os.environ, WEFT_BIN=str(here)), capture_output=True, text=True, timeout=50)
+                              env=dict(os.environ, WEFT_BIN=str(here)), capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -57,7 +57,7 @@ class Before(unittest.TestCase):
         here, before = (self.build(name, weft_bw=BW.format(name=name, log=self.log, us=us))
                         for name, us in (("here", 10), ("there", 25)))
         rows = self.bench("collectives", here, "--costs", "defaults", "--rounds", 2, "--ranks", 2, "--sizes", "1KiB",
-                          "--peers", "--no-regret", "--limit", 20, "--repeat-ms", 1, "--before", before)
+                          "--peers", "--no-regret", "--limit", 60, "--repeat-ms", 1, "--before", before)
         self.assertEqual({(row["peer_name"], row["ours"], row["peer"], row["ratio"]) for row in rows},
                          {("before", 10, 25, 2.5)})
         self.assertEqual(len(rows), 5)  # one an operation
@@ -67,7 +67,7 @@ class Before(unittest.TestCase):
     def test_a_folder_without_programs_is_an_error(self):
         here = self.build("here", weft_bw="", weft_sim="")
         done = subprocess.run([sys.executable, "-B", SOURCE / "tests/bench/sim.py", "--before", self.folder],
-                              env=dict(os.environ, WEFT_BIN=str(here)), capture_output=True, text=True, timeout=50)
+                              env=dict(os.environ, WEFT_BIN=str(here)), capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 2)
         self.assertIn(f"there is no weft-bw in {self.folder}", done.stderr)
 

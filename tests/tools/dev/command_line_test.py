@@ -11,7 +11,7 @@ from _path import BIN, SOURCE
 def run(*command, **environment):
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
     return subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          env={**clean, **environment}, timeout=50)
+                          env={**clean, **environment}, timeout=120)
 
 
 class DevCommandLine(unittest.TestCase):

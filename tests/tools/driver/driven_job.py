@@ -11,7 +11,9 @@ import tempfile
 import unittest
 import urllib.request
 
-sys.path.insert(0, os.path.join(os.environ["WEFT_SOURCE"], "tests/tools/run"))
+TESTS = os.path.join(os.environ["WEFT_SOURCE"], "tests")
+sys.path[:0] = [TESTS, os.path.join(TESTS, "tools/run")]
+from ports import free_port  # noqa: E402
 from processes import of_job, program, until  # noqa: E402
 
 PATIENCE = 120  # seconds, a bound on hangs
@@ -25,7 +27,8 @@ class DrivenJob:
         self.job = name
         self.ranks_per_node = ranks_per_node
         self.environment = dict(os.environ, WEFT_JOB_SECRET="5a" * 32)
-        self.address = "127.0.0.1:0"
+        # A port that no socket is given which asks for none: a driver that comes back has it again.
+        self.address = f"127.0.0.1:{free_port()}"
         self.page = None
         self.driver = None
         self.executors = {}
@@ -36,7 +39,7 @@ class DrivenJob:
         for process in self.started:
             process.kill()
             process.wait(PATIENCE)
-        until(lambda: not of_job(self.job), 30)
+        until(lambda: not of_job(self.job), PATIENCE)
 
     def start(self, name: str, *arguments: str, environment=None) -> subprocess.Popen:
         """With its errors in the file NAME."""

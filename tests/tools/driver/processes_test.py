@@ -61,6 +61,11 @@ class DriverTest(DrivenTest):
             raise AssertionError(f"rank {rank} does not run in generation {generation}: "
                                  + self.said("driver")) from error
 
+    def fail_rank(self, rank: int, line: str):
+        """That rank ends with this line: it finds the whole of it, or nothing."""
+        (self.folder / f"fail-{rank}.new").write_text(line)
+        (self.folder / f"fail-{rank}.new").rename(self.folder / f"fail-{rank}")
+
     def end(self, driver: subprocess.Popen, status: int = 0):
         """Every program ends with that status."""
         (self.folder / "end").write_text("")
@@ -170,7 +175,7 @@ class DriverTest(DrivenTest):
 
     def test_without_self_tests_a_device_fault_evicts_the_host(self):
         driver = self.begin("--no-self-tests", "--on-evict", f'echo "$WEFT_EVICTED_HOST" >> {self.folder}/evicted')
-        (self.folder / "fail-1").write_text("mlx5_0 has failed [device rank=1 device=mlx5_0]")
+        self.fail_rank(1, "mlx5_0 has failed [device rank=1 device=mlx5_0]")
         for rank in 0, 1:
             self.where(rank, 1, 0)
         self.until_said("driver", "evict a from node 0: rank 1 exited with status 1: mlx5_0")
@@ -188,11 +193,11 @@ class DriverTest(DrivenTest):
                 self.until_said("driver", f"place node {node} on {host}")
         until(lambda: "c" in self.hosts(), PATIENCE)
         self.where(2, 0, 1)
-        (self.folder / "fail-1").write_text("mlx5_0 has failed [device rank=1 device=mlx5_0]")
+        self.fail_rank(1, "mlx5_0 has failed [device rank=1 device=mlx5_0]")
         # With b and the spare: that b's links fail does not make a suspect.
         self.until_said("a", "self-test passed: 3 tests passed, 1 of them with 2 hosts near it")
         self.where(1, 1, 0)
-        (self.folder / "fail-2").write_text("mlx5_0 has failed [device rank=2 device=mlx5_0]")
+        self.fail_rank(2, "mlx5_0 has failed [device rank=2 device=mlx5_0]")
         self.until_said("driver", "evict b from node 1: it failed its self-test: links ended with "
                                   'status 1: .* no interface fits "none7"')
         for rank in 2, 3:
@@ -209,12 +214,12 @@ class DriverTest(DrivenTest):
             self.until_said("driver", f"place node {node} on {host}")
         self.where(2, 0, 1)
         fault = "mlx5_0 has failed [device rank=2 device=mlx5_0]"
-        (self.folder / "fail-2").write_text(fault)
+        self.fail_rank(2, fault)
         self.until_said("b", "self-test passed: 3 tests passed, 1 of them with 1 hosts near it")
         self.where(2, 1, 1)
         self.where(3, 0, 1)
         (self.folder / "broken").write_text("")
-        (self.folder / "fail-2").write_text(fault)
+        self.fail_rank(2, fault)
         self.until_said("driver", "evict b from node 1: it failed its self-test: 'test ! -e")
         self.run_on("d")
         for rank in 2, 3:
@@ -231,11 +236,11 @@ class DriverTest(DrivenTest):
                         f"while test -e {self.folder}/waits-{host}; do sleep 0.05; done")
             self.until_said("driver", f"place node {node} on {host}")
         self.where(2, 0, 1)
-        (self.folder / "fail-1").write_text("mlx5_0 has failed [device rank=1 device=mlx5_0]")
+        self.fail_rank(1, "mlx5_0 has failed [device rank=1 device=mlx5_0]")
         self.until_said("a", "testing this host")
         pair = self.job[:63 - len(".test-1")] + ".test-1.0"
         until(lambda: of_job(pair), PATIENCE)  # b waits for a, whose test has begun
-        (self.folder / "fail-2").write_text("mlx5_0 has failed [device rank=2 device=mlx5_0]")
+        self.fail_rank(2, "mlx5_0 has failed [device rank=2 device=mlx5_0]")
         self.until_said("driver", "test b: rank 2")
         # Were its help cut off, it would be within this time.
         end = time.monotonic() + 3
@@ -252,20 +257,20 @@ class DriverTest(DrivenTest):
         self.start("store", "weft-store", "--listen", "127.0.0.1:0")
         store = self.until_said("store", r"serving at (\S+)").group(1)
 
-        def pair(name: str, *broken: int) -> list[subprocess.Popen]:
+        def pair(name: str, limit: str, *broken: int) -> list[subprocess.Popen]:
             """The processes of the pair that are given; those that are 1 have no interface."""
             return [self.start(f"{name}-{rank}", "weft-executor", "--self-test-part", "group",
-                               "--test-limit", "6s", environment=dict(
+                               "--test-limit", limit, environment=dict(
                                    self.environment, WEFT_STORE=store, WEFT_JOB_ID=self.job + name,
                                    RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK="0",
                                    LOCAL_WORLD_SIZE="1",
                                    **{"WEFT_TCP_INTERFACE": "none7"} if no_interface else {}))
                     for rank, no_interface in enumerate(broken)]
-        self.assertEqual([process.wait(PATIENCE) for process in pair("alone", 0)], [3])
-        self.assertEqual([process.wait(PATIENCE) for process in pair("met", 0, 1)], [1, 1])
+        self.assertEqual([process.wait(PATIENCE) for process in pair("alone", "6s", 0)], [3])
+        self.assertEqual([process.wait(PATIENCE) for process in pair("met", "20s", 0, 1)], [1, 1])
         self.assertIn("bytes between the processes", self.said("met-0"))
         self.assertIn('no interface fits "none7"', self.said("met-1"))
-        self.assertEqual([process.wait(PATIENCE) for process in pair("right", 0, 0)], [0, 0])
+        self.assertEqual([process.wait(PATIENCE) for process in pair("right", "20s", 0, 0)], [0, 0])
 
     def test_a_drained_host_gives_its_ranks_to_the_spare(self):
         driver = self.begin()
@@ -342,15 +347,15 @@ class DriverTest(DrivenTest):
         driver = self.begin_with_replays()
         fault = "the loss is nan"
         (self.folder / "flips").write_text("")
-        (self.folder / "fail-2").write_text(fault)
+        self.fail_rank(2, fault)
         self.where(2, 1, 1)
-        (self.folder / "fail-2").write_text(fault)
+        self.fail_rank(2, fault)
         self.until_said("driver", "evict b from node 1: it computes wrongly")
         self.until_said("c", "this host is node 1 of 2")
         until(lambda: self.said("rank-2").split()[1] == "2", PATIENCE)
         for _ in range(2):
             generation = int(self.said("rank-2").split()[1])
-            (self.folder / "fail-2").write_text(fault)
+            self.fail_rank(2, fault)
             until(lambda: self.said("rank-2").split()[1] != str(generation)
                   or driver.poll() is not None, PATIENCE)
         self.assertEqual(driver.wait(PATIENCE), 1)

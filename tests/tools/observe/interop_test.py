@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 BIN, SOURCE = (pathlib.Path(os.environ[name]) for name in ("WEFT_BIN", "WEFT_SOURCE"))
@@ -24,8 +23,9 @@ sys.path[:0] = [str(SOURCE / "tests"), str(SOURCE / "tests/tools/run")]
 
 import tiny_training  # noqa: E402
 from ports import free_port  # noqa: E402
+from processes import until  # noqa: E402
 
-PATIENCE_S = 90
+PATIENCE_S = 120
 HANG = "hang outside of communication"
 
 PARSE = """
@@ -79,7 +79,7 @@ def run_python(script: str, argument) -> dict:
 
 def get(port: int, path: str):
     """The answer as JSON; None while there is none."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request("GET", path)
         return json.loads(connection.getresponse().read())
@@ -116,13 +116,9 @@ class Interop(unittest.TestCase):
                     f"records.folder={self.rings}", "--", BIN / "weft-fault", "run", "--fault",
                     "hang-data", "--rank", "2", "--step", "4", "--step-time", "20ms"],
                    stderr=subprocess.DEVNULL)
-        until = time.monotonic() + PATIENCE_S
-        said = ""
-        while HANG not in said and time.monotonic() < until:
-            said = subprocess.run([BIN / "weft-diagnose", "--records", self.rings],
-                                  capture_output=True, text=True, check=False).stdout
-            time.sleep(0.1)
-        self.assertIn(HANG, said)
+        until(lambda: f"\n{HANG}: rank" in subprocess.run(
+            [BIN / "weft-diagnose", "--records", self.rings], capture_output=True, text=True, check=False,
+            timeout=PATIENCE_S).stdout, PATIENCE_S, f"{HANG!r} of weft-diagnose")
 
     def test_prometheus_scrapes_the_agent_and_an_alert_fires(self):
         if shutil.which("prometheus") is None:
@@ -139,18 +135,18 @@ class Interop(unittest.TestCase):
                     f"--storage.tsdb.path={self.folder}/tsdb",
                     f"--web.listen-address=127.0.0.1:{server}"],
                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + PATIENCE_S
-        firing = []
-        while not firing and time.monotonic() < until:
+
+        def firing() -> list[dict]:
             answer = get(server, "/api/v1/alerts")
             alerts = answer["data"]["alerts"] if answer else []
-            firing = [alert["labels"] for alert in alerts if alert["state"] == "firing"
-                      and alert["labels"]["alertname"] == "WeftJobFinding"
-                      and alert["labels"]["fault"] == HANG]
-            time.sleep(0.2)
-        self.assertEqual([alert["component"] for alert in firing], ["data"])
-        up = get(server, "/api/v1/query?query=weft_rank_up")
-        self.assertEqual(len(up["data"]["result"]), 4)
+            return [alert["labels"] for alert in alerts if alert["state"] == "firing"
+                    and alert["labels"]["alertname"] == "WeftJobFinding" and alert["labels"]["fault"] == HANG]
+
+        def ranks_up() -> int:
+            answer = get(server, "/api/v1/query?query=weft_rank_up")
+            return len(answer["data"]["result"]) if answer else 0
+        self.assertEqual([alert["component"] for alert in until(firing, PATIENCE_S, "an alert that fires")], ["data"])
+        until(lambda: ranks_up() == 4, PATIENCE_S, "weft_rank_up of four ranks")
 
     def test_perfettos_own_protos_parse_the_trace(self):
         python_with("perfetto")

@@ -16,7 +16,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 sys.path.insert(0, str(FOLDER))
 
-from fr_trace_test import wait_for_finding  # noqa: E402
+from fr_trace_test import HANG, wait_for_finding  # noqa: E402
 from unchanged_test import write_config  # noqa: E402
 
 
@@ -24,8 +24,9 @@ RED, AXES = "#d33", {"tp": "#4a7fc1", "dp": "#b98a2d"}
 
 
 class Page(unittest.TestCase):
-    def page_of(self, program: list, fault=None) -> dict:
-        """What the page says of a job of four ranks in which `fault`, called with the rings, comes."""
+    def page_of(self, program: list, finding: str, fault=None) -> dict:
+        """What the page says of a job of four ranks once `finding` is named; `fault`, called with the rings,
+        causes it where the program itself does not."""
         with tempfile.TemporaryDirectory(prefix="weft-page-") as folder:
             rings, page = pathlib.Path(folder) / "rings", pathlib.Path(folder) / "trace.html"
             job = subprocess.Popen(
@@ -34,7 +35,7 @@ class Page(unittest.TestCase):
             try:
                 if fault is not None:
                     fault(rings)
-                self.assertNotEqual(wait_for_finding(rings), "")
+                wait_for_finding(rings, finding)
                 subprocess.run([BIN / "weft-trace", "--records", rings, "--html", page], check=True,
                                stdout=subprocess.DEVNULL)
             finally:
@@ -58,7 +59,7 @@ class Page(unittest.TestCase):
                             "stop", "--step", "3"], check=True, stdout=subprocess.DEVNULL)
         with tempfile.TemporaryDirectory(prefix="weft-mesh-") as folder:
             config = write_config(pathlib.Path(folder), 100000)
-            said = self.page_of([BIN / "weft-train", config, "--tp", "2", "--run-dir", "run"], stop)
+            said = self.page_of([BIN / "weft-train", config, "--tp", "2", "--run-dir", "run"], "stopped rank", stop)
         self.assertIn("stopped rank: rank 1", said["findings"][0])
         self.assertIn("rank 1 on ", said["opened"])
         self.assertIn("place: TP 1, ", said["opened"].upper().replace("PLACE", "place"))
@@ -69,7 +70,7 @@ class Page(unittest.TestCase):
 
     def test_shows_who_did_not_call(self):
         said = self.page_of([BIN / "weft-fault", "run", "--fault", "hang-data", "--rank", "2", "--step",
-                             "4", "--step-time", "20ms"])
+                             "4", "--step-time", "20ms"], HANG)
         self.check_flows(said)
         self.assertIn("4 of 4 ranks", said["facts"])
         self.assertIn("hang outside of communication: rank 2 (data)", said["findings"][0])

@@ -45,7 +45,7 @@ TEST(HostRanks, GiveUpARankThatDoesNotEndOfSigkill) {
   RunOptions options;
   options.command = {"sleep", "1000"};
   options.output = OutputMode::kNone;
-  options.kill_patience = absl::Milliseconds(500);  // in which it is to get as far as state Z
+  options.kill_patience = absl::Seconds(2);  // in which it is to get as far as state Z
   testing::internal::CaptureStderr();
   HostRanks host("weft-test", options);
   ASSERT_TRUE(host.Open().ok());
@@ -60,7 +60,7 @@ TEST(HostRanks, GiveUpARankThatDoesNotEndOfSigkill) {
   EXPECT_THAT(host.TakeEnded(), ElementsAre(&rank));
   EXPECT_EQ(rank.exit_status(), 128 + SIGKILL);
   EXPECT_THAT(said, HasSubstr(absl::StrCat("weft-test: rank 0 (pid ", rank.pid,
-                                           ") has not ended 500ms after SIGKILL, in state Z")));
+                                           ") has not ended 2s after SIGKILL, in state Z")));
   kill(tracer, SIGKILL);
   host.Finish();
 }

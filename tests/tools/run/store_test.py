@@ -61,25 +61,36 @@ class StoreProcessesTest(unittest.TestCase):
 
     def store(self, *arguments: str, listen: str = "127.0.0.1:0") -> subprocess.Popen:
         process = self.start(program("weft-store"), "--json", "--listen", listen, *arguments)
-        first = until(lambda: process.poll() is not None or "\n" in self.read(process.out),
-                      PATIENCE)
-        self.assertTrue(first)
+        until(lambda: process.poll() is not None or self.lines(process), PATIENCE)
         self.assertIsNone(process.poll(), self.read(process.err))
-        process.address = json.loads(self.read(process.out).splitlines()[0])["address"]
+        process.address = json.loads(self.lines(process)[0])["address"]
         return process
 
     def state(self, store: subprocess.Popen) -> dict:
-        lines = len(self.read(store.out).splitlines())
+        lines = len(self.lines(store))
         store.send_signal(signal.SIGUSR1)
-        until(lambda: len(self.read(store.out).splitlines()) > lines, PATIENCE)
-        return json.loads(self.read(store.out).splitlines()[-1])
+        until(lambda: len(self.lines(store)) > lines, PATIENCE)
+        return json.loads(self.lines(store)[-1])
+
+    def until_serves(self, store: subprocess.Popen, **wanted: int) -> None:
+        """Until the store's state has these numbers at once: who only asked where to go may be about to leave."""
+        seen = {}
+
+        def serves() -> bool:
+            seen.update(self.state(store))
+            return all(seen[name] == number for name, number in wanted.items())
+        try:
+            until(serves, PATIENCE)
+        except AssertionError as error:
+            raise AssertionError(f"the store never had {wanted}, but in the end {seen}") from error
 
     def run_job(self, *arguments: str, code: str) -> subprocess.Popen:
         return self.start(program("weft-run"), "--job", self.job, "--no-prefix", *arguments, "--",
                           "/usr/bin/python3", "-B", "-c", BEGIN + code)
 
     def lines(self, process: subprocess.Popen) -> list[str]:
-        return self.read(process.out).splitlines()
+        """Those that are whole."""
+        return self.read(process.out).split("\n")[:-1]
 
     def finish(self, process: subprocess.Popen) -> None:
         status = process.wait(PATIENCE)
@@ -95,12 +106,12 @@ class StoreProcessesTest(unittest.TestCase):
     def test_unauthenticated_peers_that_take_every_descriptor_keep_nobody_out_and_fill_no_log(self):
         store = self.start("/bin/sh", "-c", 'ulimit -n 64; exec "$@"', "sh",
                            program("weft-store"), "--json")
-        until(lambda: "\n" in self.read(store.out), PATIENCE)
-        store.address = json.loads(self.read(store.out).splitlines()[0])["address"]
+        until(lambda: self.lines(store), PATIENCE)
+        store.address = json.loads(self.lines(store)[0])["address"]
         host, port = store.address.rsplit(":", 1)
         honest = [self.client(store.address) for _ in range(40)]  # more than half of 64
         peers = [socket.create_connection((host, int(port))) for _ in range(300)]
-        until(lambda: self.state(store)["accepted"] == 340, PATIENCE)
+        self.until_serves(store, accepted=340)
         late = self.client(store.address)
         for number, client in enumerate([*honest, late]):
             client.set(str(number), "v")
@@ -195,8 +206,7 @@ say(*(text.decode() for text in everybody))
         store = self.store(listen="127.0.0.7:0")
         hosts = self.hosts("--store", store.address)
         # All six ranks wait: through three connections.
-        until(lambda: self.state(store)["waiting"] == 6, PATIENCE)
-        self.assertEqual(self.state(store)["connections"], 3)
+        self.until_serves(store, waiting=6, connections=3)
         self.client(store.address).set("go", "")
         expected = " ".join(f"rank {rank} of {rank // 2}" for rank in range(6))
         for host in hosts:
@@ -206,9 +216,8 @@ say(*(text.decode() for text in everybody))
     def test_relays_above_hosts_are_all_that_the_store_sees(self):
         store = self.store(listen="127.0.0.7:0")
         hosts = self.hosts("--store", store.address, "--fan-out", "2", count=5)
-        # Hosts 0, 2 and 4 serve a relay above; who asked the store where it is has left again.
-        until(lambda: self.state(store)["waiting"] == 10 and
-              self.state(store)["connections"] == 3, PATIENCE)
+        # Hosts 0, 2 and 4 serve a relay above.
+        self.until_serves(store, waiting=10, connections=3)
         self.client(store.address).set("go", "")
         expected = " ".join(f"rank {rank} of {rank // 2}" for rank in range(10))
         for host in hosts:
@@ -229,8 +238,7 @@ say("right")
     def test_without_relays_it_sees_ranks(self):
         store = self.store()
         hosts = self.hosts("--store", store.address, "--no-relay")
-        until(lambda: self.state(store)["waiting"] == 6, PATIENCE)
-        self.assertEqual(self.state(store)["connections"], 6)
+        self.until_serves(store, waiting=6, connections=6)
         self.client(store.address).set("go", "")
         for host in hosts:
             self.finish(host)
@@ -298,7 +306,8 @@ assert len(store.all_gather("all", rank, size, "x" * 9000)) == size
 
     def kill_and_restart(self, *relay: str):
         folder = os.path.join(self.folder, "state")
-        store = self.store("--state-dir", folder)
+        # At a port that no socket is given which asks for none, while the store is away.
+        store = self.store("--state-dir", folder, listen=f"127.0.0.1:{free_port()}")
         job = self.run_job("-n", "4", "--store", store.address, "--store-patience", f"{PATIENCE}s",
                            *relay, code=self.ROUNDS)
         address = store.address
@@ -337,7 +346,7 @@ assert len(store.all_gather("all", rank, size, "x" * 9000)) == size
 
     def test_without_a_state_every_rank_hears_that_the_store_is_gone(self):
         for relay in ("--no-relay", "--relay"):
-            store = self.store()
+            store = self.store(listen=f"127.0.0.1:{free_port()}")  # as in kill_and_restart()
             notes = os.path.join(self.folder, f"notes{relay}")
             os.mkdir(notes)
             job = self.run_job("-n", "4", "--store", store.address, "--store-patience",

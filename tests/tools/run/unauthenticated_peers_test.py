@@ -73,8 +73,9 @@ class UnauthenticatedPeersTest(unittest.TestCase):
         self.log = open(os.path.join(folder, "log"), "w+", encoding="utf-8", errors="replace")
         self.addCleanup(self.log.close)
         self.launcher = subprocess.Popen(
-            [program("weft-run"), "-n", "2", "--job", self.job, "--set", "transport=tcp", "--set",
-             "tcp.interface=lo", "--", program("weft-train"), str(config), "--run-dir", self.run_dir],
+            [program("weft-run"), "-n", "2", "--job", self.job, "--grace", f"{STARTUP:.0f}s", "--set",
+             "transport=tcp", "--set", "tcp.interface=lo", "--", program("weft-train"), str(config),
+             "--run-dir", self.run_dir],
             stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT)))
         self.addCleanup(self.end)

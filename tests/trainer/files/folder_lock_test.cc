@@ -113,7 +113,7 @@ TEST_F(FolderLockTest, BeatsWhileItIsHeld) {
   const std::string path = folder_ / "lock";
   fs::last_write_time(path, fs::file_time_type::clock::time_point());
   bool touched = false;
-  for (int i = 0; i < 10000 && !touched; ++i) {
+  for (int i = 0; i < 60'000 && !touched; ++i) {
     usleep(1000);
     touched = fs::last_write_time(path) != fs::file_time_type::clock::time_point();
   }

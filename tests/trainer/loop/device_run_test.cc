@@ -114,20 +114,20 @@ TEST_F(DeviceRunTest, ParametersInBf16AloneAreUpdatedOnTheDevice) {
 // The kernels of NCCL's would wait for the rank that is gone for ever.
 TEST_F(DeviceRunTest, ACollectiveThatDoesNotEndOnTheGpuIsAnError) {
   const ScopedVariable libraries("LD_LIBRARY_PATH", EMULATED_NCCL);
-  const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "5s");
+  const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "10s");
   const ScopedVariable stops("EMULATED_NCCL_STOPS_AT", "40");
   const Outcome outcome = Run(2, "stopped",
                               {"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
                                "parallel.collectives=nccl", "train.steps=100000"});
   EXPECT_EQ(outcome.status, 1) << outcome.output;
-  EXPECT_THAT(outcome.output,
-              testing::ContainsRegex("of group train\\.[a-z]+\\.0 has not ended on the GPU in 5s"));
+  EXPECT_THAT(outcome.output, testing::ContainsRegex(
+                                  "of group train\\.[a-z]+\\.0 has not ended on the GPU in 10s"));
 }
 
 // That messages between stages are NCCL's, too.
 TEST_F(DeviceRunTest, AMessageThatDoesNotEndOnTheGpuIsAnError) {
   const ScopedVariable libraries("LD_LIBRARY_PATH", EMULATED_NCCL);
-  const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "5s");
+  const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "10s");
   const ScopedVariable stops("EMULATED_NCCL_STOPS_AT", "40");
   const Outcome outcome =
       Run(2, "stopped_message",

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -104,6 +105,25 @@ class RecoveryRunTest : public TrainRunTest {
     return last;
   }
 
+  // Damages a checkpoint; false: there is no whole one at `path` any more.
+  static bool FlipBitOfShard(const std::string& path) {
+    std::fstream shard(path + "/" + ShardName(0, kRanks),
+                       std::ios::in | std::ios::out | std::ios::binary);
+    shard.seekg(-5, std::ios::end);
+    const char byte = static_cast<char>(shard.get() ^ 4);
+    shard.seekp(-5, std::ios::end);
+    shard.put(byte);
+    return shard.good();
+  }
+  static bool MakeUnreadable(const std::string& path) {
+    std::error_code error;
+    const bool was_there = fs::remove(path + "/manifest.json", error);
+    if (was_there) {
+      fs::create_symlink("/proc/self/mem", path + "/manifest.json", error);  // fails with EIO
+    }
+    return was_there && !error;
+  }
+
   // Waits until `run` has done `step` steps; false: it ended before.
   static bool WaitForStep(const std::string& run, int step, Process& process) {
     for (int i = 0; i < 12000 && process.running(); ++i) {
@@ -187,24 +207,15 @@ TEST_F(RecoveryRunTest, WhoseStateIsInMemoryNeedsNoCheckpointThatIsWhole) {
     ASSERT_TRUE(WaitForStep(run, 6, process)) << process.Wait().output;
     const pid_t pid = ProcessOf(run, 2);
     ASSERT_GT(pid, 0);
-    // The job stands still, but for a commit or a deletion by rank 0 that is under way.
+    // The job stands still, but for a commit or a deletion by rank 0 that is under way: of what
+    // cannot be damaged, because it goes meanwhile, nothing is left.
     kill(pid, SIGSTOP);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     const auto paths = ListCheckpoints(RunDir(run) + "/checkpoints");
     ASSERT_TRUE(paths.ok() && !paths->empty()) << paths.status();
     for (const std::string& path : *paths) {
-      if (run == "bit") {
-        std::fstream shard(path + "/" + ShardName(0, kRanks),
-                           std::ios::in | std::ios::out | std::ios::binary);
-        shard.seekg(-5, std::ios::end);
-        const char byte = static_cast<char>(shard.get() ^ 4);
-        shard.seekp(-5, std::ios::end);
-        shard.put(byte);
-        ASSERT_TRUE(shard.good()) << path;
-      } else {
-        fs::remove(path + "/manifest.json");
-        fs::create_symlink("/proc/self/mem", path + "/manifest.json");  // fails with EIO
-      }
+      const bool is_damaged = run == "bit" ? FlipBitOfShard(path) : MakeUnreadable(path);
+      ASSERT_TRUE(is_damaged || !fs::exists(path + "/manifest.json")) << path;
     }
     kill(pid, SIGKILL);
     const Outcome outcome = process.Wait();

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kChunk = 8000;
 constexpr uint64_t kMessage = 3;
-constexpr int kPatienceMilliseconds = 10'000;
+constexpr int kPatienceMilliseconds = 60'000;  // a bound on hangs
 
 std::string ChunkOf(uint64_t index, size_t size = kChunk) {
   std::string chunk(size, static_cast<char>('a' + index));
