@@ -1,22 +1,14 @@
 #include "trainer/groups/group.h"
 
-#include <algorithm>
 #include <cstddef>
-#include <cstring>
-#include <future>
 #include <memory>
 #include <utility>
 
-#include "absl/strings/cord.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/keep_registered.h"
-#include "topology/host/thread_binding.h"
 #include "trainer/device/device.h"
-#include "trainer/groups/status_error.h"
 #include "trainer/memory/memory.h"
 #include "trainer/profile/work_time.h"
 
@@ -61,40 +53,25 @@ Pending Started(const std::shared_ptr<LeftTensors>& left, const char* name, cons
   return pending;
 }
 
-constexpr char kAgreedPayload[] = "weft.train/agreed";
-constexpr uint32_t kTextTag = 0x54455854;  // "TEXT"
-
 }  // namespace
-
-void LeftTensors::Keep(collectives::WorkPtr work, std::vector<at::Tensor> tensors) {
-  std::erase_if(kept_, [](const Kept& kept) { return kept.work != nullptr && kept.work->done(); });
-  kept_.push_back({std::move(work), std::move(tensors)});
-}
-
-Pending& Pending::operator=(Pending&& other) noexcept {
-  if (this == &other) return *this;
-  std::destroy_at(this);
-  return *std::construct_at(this, std::move(other));
-}
-
-Pending::~Pending() {
-  if (left != nullptr && !done()) left->Keep(std::move(work), std::move(tensors));
-}
-
-absl::Status AsAgreed(absl::Status status) {
-  if (!status.ok()) status.SetPayload(kAgreedPayload, absl::Cord());
-  return status;
-}
-bool IsAgreed(const absl::Status& status) { return status.GetPayload(kAgreedPayload).has_value(); }
 
 absl::StatusOr<std::unique_ptr<Group>> Group::Create(
     std::shared_ptr<collectives::Endpoint> endpoint, absl::string_view name,
     std::vector<Rank> ranks) {
   if (ranks.size() == 1) return std::make_unique<Group>();
   WEFT_ASSIGN_OR_RETURN(auto communicator,
-                        collectives::Communicator::Create(endpoint, name, std::move(ranks)));
-  return std::unique_ptr<Group>(new Group(std::move(endpoint), std::move(communicator), name));
+                        collectives::Communicator::Create(endpoint, name, ranks));
+  return std::unique_ptr<Group>(
+      new Group(std::move(endpoint), std::move(communicator), name, std::move(ranks)));
 }
+
+Group::Group(std::shared_ptr<collectives::Endpoint> endpoint,
+             std::unique_ptr<collectives::Communicator> communicator, absl::string_view name,
+             std::vector<Rank> ranks)
+    : Agreement(communicator.get(), std::move(ranks), endpoint->world_size()),
+      endpoint_(std::move(endpoint)),
+      communicator_(std::move(communicator)),
+      name_(name) {}
 
 at::Tensor Group::Zeros(int64_t elements, const at::TensorOptions& options) const {
   if (!options.device().is_cpu()) return at::zeros({elements}, options);
@@ -119,19 +96,19 @@ std::shared_ptr<void> Group::KeepRegistered(const at::Tensor& tensor) const {
 
 absl::Status Group::UseNccl(std::shared_ptr<NcclSession> session, WeftStream* current,
                             const NcclUse& use) {
-  session_ = std::move(session);
+  WatchNccl(session);
   if (size() == 1) return absl::OkStatus();
   std::string id;
   absl::Status made;
   if (rank() == 0) {
-    absl::StatusOr<std::string> mine = session_->MakeUniqueId();
+    absl::StatusOr<std::string> mine = session->MakeUniqueId();
     made = mine.status();
     if (mine.ok()) id = *std::move(mine);
   }
   WEFT_RETURN_IF_ERROR(Agree(made));
   WEFT_ASSIGN_OR_RETURN(id, FromFirst(id));
-  absl::StatusOr<std::unique_ptr<NcclCollectives>> nccl =
-      NcclCollectives::Create(session_, name_, rank(), size(), id, current, use.high_priority);
+  absl::StatusOr<std::unique_ptr<NcclCollectives>> nccl = NcclCollectives::Create(
+      std::move(session), name_, rank(), size(), id, current, use.high_priority);
   WEFT_RETURN_IF_ERROR(Agree(nccl.status()));
   nccl_ = *std::move(nccl);
   return use.exchanges_messages ? Agree(nccl_->ConnectForMessages()) : absl::OkStatus();
@@ -148,13 +125,13 @@ std::function<absl::Status()> Group::HealthCheck() const {
 // that none waits for one that waits for it.
 absl::Status Group::UseNcclChannels(std::shared_ptr<NcclSession> session, WeftStream* current,
                                     absl::Span<const Channel> channels) {
-  session_ = std::move(session);
+  WatchNccl(session);
   if (size() == 1) return absl::OkStatus();
   std::string mine;
   absl::Status status;
   for (const Channel& channel : channels) {
     if (channel.from != rank() || !status.ok()) continue;
-    absl::StatusOr<std::string> id = session_->MakeUniqueId();
+    absl::StatusOr<std::string> id = session->MakeUniqueId();
     status = id.status();
     if (id.ok()) mine += *id;
   }
@@ -167,7 +144,7 @@ absl::Status Group::UseNcclChannels(std::shared_ptr<NcclSession> session, WeftSt
     taken[from] += kWeftNcclIdBytes;
     if ((channel.from != rank() && channel.to != rank()) || !status.ok()) continue;
     absl::StatusOr<std::unique_ptr<NcclCollectives>> made = NcclCollectives::Create(
-        session_,
+        session,
         absl::StrCat(name_, ", channel ", channel.number, " from ", channel.from, " to ",
                      channel.to),
         channel.to == rank() ? 1 : 0, /*size=*/2, id, current, /*high_priority=*/true);
@@ -206,11 +183,11 @@ absl::StatusOr<Pending> Group::LaunchedOnGpu(Pending pending,
 
 double Group::TakeExposedSeconds() {
   const auto take = [this](NcclCollectives& nccl) {
-    for (const NcclCollectives::Span& span : nccl.TakeSpans()) times_.AddOnGpu(span);
+    for (const NcclCollectives::Span& span : nccl.TakeSpans()) times().AddOnGpu(span);
   };
   if (nccl_ != nullptr) take(*nccl_);
   for (auto& [number, channel] : channels_) take(*channel);
-  return times_.TakeSeconds();
+  return times().TakeSeconds();
 }
 
 absl::StatusOr<Pending> Group::Launched(Pending pending) {
@@ -408,8 +385,8 @@ absl::Status Group::Wait(Pending& pending) {
   pending.arrivals.clear();
   if (!status.ok()) return Annotate(status, pending.name);
   for (const auto& [host, tensor] : arrivals) tensor.copy_(host);
-  times_.AddWait(start, SystemClock::Nanoseconds(), pending.wait_name);
-  times_.AddCollective(pending.start_ns, work->end_ns(), pending.bytes, pending.name);
+  times().AddWait(start, SystemClock::Nanoseconds(), pending.wait_name);
+  times().AddCollective(pending.start_ns, work->end_ns(), pending.bytes, pending.name);
   return absl::OkStatus();
 }
 
@@ -424,131 +401,6 @@ absl::StatusOr<bool> Group::TryFinish(Pending& pending) {
   if (!pending.done()) return false;
   WEFT_RETURN_IF_ERROR(Wait(pending));
   return true;
-}
-
-absl::Status Group::Sum(absl::Span<double> values) {
-  if (session_ != nullptr) WEFT_RETURN_IF_ERROR(session_->failure());
-  if (size() == 1) return absl::OkStatus();
-  communicator_->SetPriority(Priority::kNormal);
-  return Block(*communicator_->AllReduce(values.data(), values.data(), values.size(),
-                                         DataType::kFloat64, ReduceOp::kSum),
-               "wait_sum");
-}
-
-absl::StatusOr<std::vector<size_t>> Group::GatherLengths(absl::string_view text) {
-  const int64_t length = static_cast<int64_t>(text.size());
-  std::vector<int64_t> lengths(static_cast<size_t>(size()));
-  communicator_->SetPriority(Priority::kNormal);
-  WEFT_RETURN_IF_ERROR(
-      Block(*communicator_->AllGather(&length, lengths.data(), 1, DataType::kInt64), "wait_agree"));
-  return std::vector<size_t>(lengths.begin(), lengths.end());
-}
-
-absl::StatusOr<std::vector<std::string>> Group::Gather(absl::string_view text) {
-  if (session_ != nullptr) WEFT_RETURN_IF_ERROR(session_->failure());
-  if (size() == 1) return std::vector<std::string>{std::string(text)};
-  WEFT_ASSIGN_OR_RETURN(const std::vector<size_t> counts, GatherLengths(text));
-  const size_t ranks = counts.size();
-  std::vector<size_t> offsets(ranks);
-  size_t all = 0;
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    offsets[rank] = all;
-    all += counts[rank];
-  }
-  std::string joined(all, '\0');
-  WEFT_RETURN_IF_ERROR(Block(
-      *communicator_->AllGatherV(text.data(), joined.data(), counts, offsets, DataType::kUint8),
-      "wait_agree"));
-  std::vector<std::string> texts;
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    texts.push_back(joined.substr(offsets[rank], counts[rank]));
-  }
-  return texts;
-}
-
-absl::StatusOr<std::vector<std::string>> Group::GatherOnFirst(absl::string_view text) {
-  if (size() == 1) return std::vector<std::string>{std::string(text)};
-  WEFT_ASSIGN_OR_RETURN(const std::vector<size_t> lengths, GatherLengths(text));
-  std::vector<std::string> texts;
-  std::vector<collectives::WorkPtr> works;
-  if (rank() > 0 && !text.empty()) {
-    works.push_back(communicator_->Send(text.data(), text.size(), GroupRank(0), kTextTag));
-  }
-  if (rank() == 0) {
-    texts.resize(lengths.size());
-    texts[0] = std::string(text);
-  }
-  for (size_t other = 1; other < texts.size(); ++other) {
-    if (lengths[other] == 0) continue;
-    texts[other].resize(lengths[other]);
-    works.push_back(communicator_->Receive(texts[other].data(), lengths[other],
-                                           GroupRank(static_cast<int>(other)), kTextTag));
-  }
-  absl::Status status;
-  for (const collectives::WorkPtr& work : works) status.Update(Block(*work, "wait_agree"));
-  WEFT_RETURN_IF_ERROR(status);
-  return texts;
-}
-
-absl::StatusOr<std::string> Group::FromFirst(absl::string_view text) {
-  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> texts, Gather(rank() == 0 ? text : ""));
-  return texts[0];
-}
-
-absl::Status Group::Agree(const absl::Status& status) {
-  absl::Status agreed;
-  WEFT_RETURN_IF_ERROR(Agree(status, agreed));
-  return agreed;
-}
-
-absl::Status Group::Agree(const absl::Status& status, absl::Status& agreed) {
-  agreed = status;
-  if (size() == 1) return absl::OkStatus();
-  std::string text;
-  if (!status.ok()) text = absl::StrCat(static_cast<int>(status.code()), " ", status.message());
-  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> texts, Gather(text));
-  for (int rank = 0; rank < size(); ++rank) {
-    const std::string& other = texts[static_cast<size_t>(rank)];
-    if (other.empty()) continue;
-    size_t space = other.find(' ');
-    int code = static_cast<int>(absl::StatusCode::kUnknown);
-    (void)absl::SimpleAtoi(other.substr(0, space), &code);
-    agreed = absl::Status(static_cast<absl::StatusCode>(code),
-                          absl::StrCat("rank ", rank, ": ", other.substr(space + 1)));
-    if (size() == endpoint_->world_size()) agreed = AsAgreed(std::move(agreed));
-    break;
-  }
-  return absl::OkStatus();
-}
-
-bool Group::has_failed() const {
-  if (size() == 1) return false;
-  return (session_ != nullptr && !session_->failure().ok()) ||
-         (communicator_ != nullptr && !communicator_->status().ok());
-}
-
-absl::Status Group::RunTogether(const std::function<absl::Status()>& work, absl::Status& agreed,
-                                absl::Duration interval) {
-  if (size() == 1) {
-    agreed = Guarded(work);
-    return absl::OkStatus();
-  }
-  absl::Notification done;
-  // Without a trace: meetings are no phases of a step.
-  std::future<absl::Status> meetings = StartUnbound([&]() -> absl::Status {
-    for (double busy = 1; busy > 0;) {
-      busy = done.WaitForNotificationWithTimeout(interval) ? 0 : 1;
-      if (session_ != nullptr) WEFT_RETURN_IF_ERROR(session_->failure());
-      communicator_->SetPriority(Priority::kNormal);
-      WEFT_RETURN_IF_ERROR(
-          communicator_->AllReduce(&busy, &busy, 1, DataType::kFloat64, ReduceOp::kSum)->Wait());
-    }
-    return absl::OkStatus();
-  });
-  const absl::Status mine = Guarded(work);
-  done.Notify();
-  WEFT_RETURN_IF_ERROR(times_.Block([&meetings] { return meetings.get(); }, "wait_agree"));
-  return Agree(mine, agreed);
 }
 
 }  // namespace weft::train

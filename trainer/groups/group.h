@@ -1,6 +1,6 @@
 // The ranks that share one axis of the mesh: collectives of tensors over a Communicator, and none
-// at all for a group of one. Collectives and messages return a Pending at once; the small ones for
-// agreement block.
+// at all for a group of one. Collectives and messages return a Pending at once (pending.h); what
+// the ranks agree upon blocks (agreement.h).
 //
 // A group counts the time that its caller is blocked in Wait (exposed seconds) and, given a trace,
 // records it: "wait_NAME" on the track of the computation, the collective itself on the group's.
@@ -21,65 +21,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/ids.h"
 #include "base/trace.h"
 #include "collectives/communicator.h"
 #include "collectives/endpoint.h"
+#include "trainer/groups/agreement.h"
 #include "trainer/groups/nccl_collectives.h"
+#include "trainer/groups/pending.h"
 #include "trainer/groups/staging.h"
 #include "trainer/groups/wait_times.h"
 
 namespace weft::train {
 
-// Marks an error that every rank of the job returns alike, so that none has to be told of it.
-absl::Status AsAgreed(absl::Status status);
-bool IsAgreed(const absl::Status& status);
-
-// Tensors of works that nobody waits for any more, as where an error ends the pass that would have:
-// kept until the works are done, which read and write them. Used by one thread.
-class LeftTensors {
- public:
-  void Keep(collectives::WorkPtr work, std::vector<at::Tensor> tensors);
-
- private:
-  struct Kept {
-    collectives::WorkPtr work;  // null: of NCCL
-    std::vector<at::Tensor> tensors;
-  };
-  std::vector<Kept> kept_;
-};
-
-// A collective or a message under way. Its tensors belong to it until Wait; where it goes without
-// that, its group keeps them.
-struct Pending {
-  Pending() = default;
-  Pending(Pending&& other) noexcept = default;
-  Pending& operator=(Pending&& other) noexcept;
-  ~Pending();
-
-  collectives::WorkPtr work;  // of the communicator; null: none
-  // In its place work of NCCL, which is outlived by what it belongs to.
-  struct OnGpu {
-    NcclCollectives* by = nullptr;
-    NcclCollectives::Work work;
-  };
-  std::optional<OnGpu> nccl;
-  std::vector<at::Tensor> tensors;    // kept alive
-  std::shared_ptr<LeftTensors> left;  // the group's; null: moved from
-  Arrivals arrivals;                  // what Wait copies
-  const char* name = "";              // literal, for the trace
-  const char* wait_name = "";         // literal, for the trace
-  int64_t start_ns = 0;               // of the call
-  int64_t bytes = 0;                  // of the whole buffer
-
-  // Whether Wait would not block. What NCCL does counts as under way until then, so that all ranks
-  // give their GPUs the collectives of several groups in one order.
-  bool done() const { return !nccl.has_value() && (work == nullptr || work->done()); }
-};
-
-class Group {
+class Group : public Agreement {
  public:
   Group() = default;  // a group of one
   // `name` is used once in a job; `ranks` are ranks of the job, in the group's order, this
@@ -87,9 +42,6 @@ class Group {
   static absl::StatusOr<std::unique_ptr<Group>> Create(
       std::shared_ptr<collectives::Endpoint> endpoint, absl::string_view name,
       std::vector<Rank> ranks);
-
-  int rank() const { return communicator_ == nullptr ? 0 : communicator_->rank().value(); }
-  int size() const { return communicator_ == nullptr ? 1 : communicator_->size(); }
 
   // [elements] of zeroes, which the ranks of this host reduce where they lie (Endpoint::Allocate);
   // ordinary memory in a group of one. Each takes a descriptor: for large buffers that stay.
@@ -116,26 +68,13 @@ class Group {
   };
   absl::Status UseNcclChannels(std::shared_ptr<NcclSession> session, WeftStream* current,
                                absl::Span<const Channel> channels);
-  // For groups without collectives of tensors: Sum and Agree return the session's failure, too.
-  void WatchNccl(std::shared_ptr<NcclSession> session) { session_ = std::move(session); }
-  // After an error on this rank: nothing on its GPU waits for other ranks any more.
-  void AbortNccl(const absl::Status& why) {
-    if (session_ != nullptr) session_->Fail(why);
-  }
-  // Fails what is under way and all later calls, here and on the group's other ranks, with `why`.
-  void Abort(const absl::Status& why) {
-    if (communicator_ != nullptr) communicator_->Abort(why);
-  }
-  // Whether RunTogether fails, whatever its work comes to; never in a group of one. Any thread,
-  // while the group lives.
-  bool has_failed() const;
   // Whether all ranks are there, as the communicator knows without asking them: a function for
   // other threads, which may outlive the group.
   std::function<absl::Status()> HealthCheck() const;
 
   // See WaitTimes.
-  void SetTrace(Trace* trace, const WaitTimes::Tracks& tracks) { times_.SetTrace(trace, tracks); }
-  void set_step(int64_t step) { times_.set_step(step); }
+  void SetTrace(Trace* trace, const WaitTimes::Tracks& tracks) { times().SetTrace(trace, tracks); }
+  void set_step(int64_t step) { times().set_step(step); }
   // Without overlap a collective is done when its call returns, and the time counts as a wait;
   // messages stay as they are, since a rank cannot wait for one before it has posted its own. With,
   // at the beginning.
@@ -149,7 +88,7 @@ class Group {
   double TakeExposedSeconds();
   // Counts another wait of the caller, as Sum's, which Sum does not count.
   void AddExposed(int64_t start_ns, int64_t end_ns, const char* name) {
-    times_.AddWait(start_ns, end_ns, name);
+    times().AddWait(start_ns, end_ns, name);
   }
 
   // shard = average over the ranks of this rank's part of `full`.
@@ -187,34 +126,10 @@ class Group {
   // In the place of Wait, for what was sent: true where that is done, which it then needs no more.
   absl::StatusOr<bool> TryFinish(Pending& pending);
 
-  // In place, in double, the same on every rank.
-  absl::Status Sum(absl::Span<double> values);
-  // Every rank's text, in order of rank.
-  absl::StatusOr<std::vector<std::string>> Gather(absl::string_view text);
-  // The same on rank 0; nothing on the others, so that long texts take memory of one rank alone.
-  absl::StatusOr<std::vector<std::string>> GatherOnFirst(absl::string_view text);
-  // Rank 0's text, on every rank.
-  absl::StatusOr<std::string> FromFirst(absl::string_view text);
-  // OK if it is on every rank; otherwise the status of the first rank where it is not, with its
-  // number, on all ranks.
-  absl::Status Agree(const absl::Status& status);
-  // The same outcome in `agreed`; returns an error only when the group fails.
-  absl::Status Agree(const absl::Status& status, absl::Status& agreed);
-  // Runs each rank's `work`, on the calling thread, and returns when all are done; `agreed` is what
-  // Agree makes of their statuses. Meanwhile the ranks meet at this interval, on threads of their
-  // own: neither collective.timeout nor who watches the job takes a rank that works for longer than
-  // the others for one that hangs. `work` does not use this group.
-  absl::Status RunTogether(const std::function<absl::Status()>& work, absl::Status& agreed,
-                           absl::Duration interval = absl::Seconds(1));
-  // The same of work that rank 0 alone has.
-  absl::Status RunOnFirst(const std::function<absl::Status()>& work, absl::Status& agreed) {
-    return RunTogether([&] { return rank() == 0 ? work() : absl::OkStatus(); }, agreed);
-  }
-
  private:
   Group(std::shared_ptr<collectives::Endpoint> endpoint,
-        std::unique_ptr<collectives::Communicator> communicator, absl::string_view name)
-      : endpoint_(std::move(endpoint)), communicator_(std::move(communicator)), name_(name) {}
+        std::unique_ptr<collectives::Communicator> communicator, absl::string_view name,
+        std::vector<Rank> ranks);
   absl::StatusOr<Pending> ReduceScatter(at::Tensor shard, at::Tensor full,
                                         collectives::ReduceOp op);
   bool TakesNccl(const at::Tensor& tensor) const;
@@ -232,20 +147,14 @@ class Group {
                                         std::vector<at::Tensor> tensors);
   // `pending`, waited for where the group does not overlap.
   absl::StatusOr<Pending> Launched(Pending pending);
-  absl::Status Block(collectives::Work& work, const char* wait_name) const {
-    return times_.Block([&work] { return work.Wait(); }, wait_name);
-  }
-  absl::StatusOr<std::vector<size_t>> GatherLengths(absl::string_view text);
 
   // What follows goes first: then no work is under way.
   std::shared_ptr<LeftTensors> left_ = std::make_shared<LeftTensors>();
   std::shared_ptr<collectives::Endpoint> endpoint_;  // null, as the next: a group of one
   std::shared_ptr<collectives::Communicator> communicator_;
   std::string name_;
-  std::shared_ptr<NcclSession> session_;  // null, as the next: NCCL is not used
-  std::unique_ptr<NcclCollectives> nccl_;
+  std::unique_ptr<NcclCollectives> nccl_;                          // null: NCCL is not used
   std::map<uint32_t, std::unique_ptr<NcclCollectives>> channels_;  // of this rank, by number
-  WaitTimes times_;
   bool overlaps_ = true, awaited_ = false;
 };
 

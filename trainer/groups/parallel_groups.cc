@@ -323,6 +323,7 @@ absl::Status ParallelGroups::UseNccl(const std::shared_ptr<NcclSession>& session
                                      absl::Span<const Group::Channel> channels) {
   constexpr Group::NcclUse kAwaited{.high_priority = true};
   constexpr Group::NcclUse kAwaitedMessages{.high_priority = true, .exchanges_messages = true};
+  world->WatchNccl(session);  // first: where a group cannot be made, Fail ends those that could
   WEFT_RETURN_IF_ERROR(tensor->UseNccl(session, current, kAwaited));
   for (Group* group : {context.get(), expert.get()}) {
     WEFT_RETURN_IF_ERROR(group->UseNccl(session, current, kAwaitedMessages));
@@ -331,7 +332,6 @@ absl::Status ParallelGroups::UseNccl(const std::shared_ptr<NcclSession>& session
     WEFT_RETURN_IF_ERROR(group->UseNccl(session, current, {}));
   }
   if (ends != nullptr) WEFT_RETURN_IF_ERROR(ends->UseNccl(session, current, {}));
-  world->WatchNccl(session);
   return pipeline->UseNcclChannels(session, current, channels);
 }
 
@@ -347,6 +347,15 @@ void ParallelGroups::Fail(const absl::Status& why) {
         {.scope = FailureScope::kProcess, .rank = mine});
   }
   for (Group* group : All()) group->Abort(cause);
+}
+
+void ParallelGroups::Leave() {
+  for (std::unique_ptr<Group>* group :
+       {&world, &snapshots, &checkpoints, &checkpoint_copies, &data, &tensor, &pipeline, &ends,
+        &context, &expert, &shard, &replicas}) {
+    group->reset();
+  }
+  experts.reset();
 }
 
 std::vector<Group*> ParallelGroups::DataGroups() const {

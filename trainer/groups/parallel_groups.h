@@ -107,6 +107,9 @@ struct ParallelGroups {
   // so that each names the rank at which it began and not the one that it heard of it from. Not for
   // what all ranks know already (IsAgreed). Nothing on this rank's GPU waits for others afterwards.
   void Fail(const absl::Status& why);
+  // Afterwards there are no groups, whoever waited for this rank in one has been told, and what was
+  // under way touches no tensor any more.
+  void Leave();
 
   void SetTrace(Trace* trace);
   void set_step(int64_t step);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -14,34 +13,29 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/trace.h"
-#include "topology/host/affinity.h"
 #include "trainer/data/batch_loader.h"
 #include "trainer/device/device.h"
 #include "trainer/device/graphs.h"
 #include "trainer/files/file.h"
 #include "trainer/forecast/memory_check.h"
 #include "trainer/forecast/run_description.h"
-#include "trainer/generate/trained_model.h"
 #include "trainer/kernel_choice/kernel_choice.h"
+#include "trainer/loop/agreed_config.h"
 #include "trainer/loop/checkpoint_saver.h"
 #include "trainer/loop/checkpoints.h"
 #include "trainer/loop/compute_threads.h"
-#include "trainer/loop/export.h"
 #include "trainer/loop/metrics_log.h"
 #include "trainer/loop/pass_graphs.h"
 #include "trainer/loop/peak.h"
 #include "trainer/loop/progress.h"
+#include "trainer/loop/run_end.h"
 #include "trainer/loop/run_start.h"
-#include "trainer/loop/run_timeline.h"
-#include "trainer/loop/sample_text.h"
 #include "trainer/loop/step.h"
 #include "trainer/loop/step_account.h"
 #include "trainer/loop/step_trace.h"
@@ -49,7 +43,6 @@
 #include "trainer/memory/memory.h"
 #include "trainer/parallel/core_share.h"
 #include "trainer/profile/work_time.h"
-#include "trainer/resume_identity.h"
 
 namespace weft::train {
 namespace {
@@ -80,11 +73,12 @@ class Run {
   }
 
   absl::StatusOr<RunOutcome> Execute() {
-    WEFT_RETURN_IF_ERROR(CheckSameConfig());
+    WEFT_RETURN_IF_ERROR(CheckSameConfig(config_, group_));
     // A run that begins anew must not leave the old one's checkpoints to be resumed from.
     if (!options_.resume) WEFT_RETURN_IF_ERROR(checkpoints_.ExpectNone());
     WEFT_RETURN_IF_ERROR(group_.Agree(OpenData()));
-    WEFT_RETURN_IF_ERROR(ChooseByCores());
+    const std::string before = options_.core_choice != nullptr ? *options_.core_choice : "";
+    WEFT_ASSIGN_OR_RETURN(core_share_, ChooseByCores(config_, groups_, options_.threads, before));
     WEFT_RETURN_IF_ERROR(CheckMemory());
     // Before parameters, gradients and the optimizer's states are touched first: the kernel puts
     // each page on the NUMA node of the thread that does.
@@ -113,18 +107,9 @@ class Run {
     if (is_first()) TellStart();
     ForgetTensorPeak();
     WEFT_ASSIGN_OR_RETURN(bool stopped, Loop());
-    WEFT_RETURN_IF_ERROR(Require("remote checkpoint", [&] { return checkpoints_.FinishMirror(); }));
-    WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> memory,
-                          memory_.Report(stepper_->plan(), gemm_.libraries));
-    GiveBackFreeMemory();
-    WEFT_RETURN_IF_ERROR(WriteTrace());
-    if (!stopped) WEFT_RETURN_IF_ERROR(Finish(memory));
-    WEFT_RETURN_IF_ERROR(Require("metrics", [this] { return metrics_->Finish(); }));
-    if (!saver_.unsaved().ok()) {
-      outcome_.missing.push_back(absl::StrCat("checkpoint ", saver_.last_failed()));
-    }
-    if (is_first()) PrintFailures();
-    return outcome_;
+    RunOutcome outcome;
+    WEFT_ASSIGN_OR_RETURN(outcome.missing, End(stopped));
+    return outcome;
   }
 
  private:
@@ -133,48 +118,9 @@ class Run {
     return absl::StrCat(options_.run_dir, "/", name);
   }
 
-  absl::Status CheckSameConfig() {
-    std::string mine =
-        absl::StrCat(config_.text, "resolved precision = ", NameOf(config_.precision));
-    WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all, group_.Gather(mine));
-    for (size_t rank = 1; rank < all.size(); ++rank) {
-      std::string difference = DescribeDifference(all[0], all[rank]);
-      if (difference.empty()) continue;
-      return AsAgreed(absl::FailedPreconditionError(absl::StrCat(
-          "rank ", rank, " has another config than rank 0: ", difference, " on rank ", rank)));
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status OpenData() {
     WEFT_RETURN_IF_ERROR(data_.Open(options_.config, is_first()));
     config_.model.vocabulary = data_.info.vocab_size;
-    return absl::OkStatus();
-  }
-
-  // What the config leaves open and the number of cores decides, alike on all ranks. Where some
-  // rank has been in the run before, as then: sums of other micro-batches have other last bits.
-  absl::Status ChooseByCores() {
-    const std::string before = options_.core_choice != nullptr ? *options_.core_choice : "";
-    WEFT_ASSIGN_OR_RETURN(
-        const std::vector<std::string> all,
-        group_.Gather(absl::StrCat(JobCores(), " ", options_.threads, " ", before)));
-    const ParallelSizes sizes = SizesOf(groups_.mesh);
-    bool is_chosen = false;
-    std::vector<RankCores> ranks;
-    for (size_t rank = 0; rank < all.size(); ++rank) {
-      const std::vector<std::string> words = absl::StrSplit(all[rank], ' ');
-      RankCores& one = ranks.emplace_back();
-      if (words.size() != 3 || !absl::SimpleAtoi(words[0], &one.cores) ||
-          !absl::SimpleAtoi(words[1], &one.threads)) {
-        return absl::DataLossError(absl::StrCat("rank ", rank, " sent '", all[rank],
-                                                "' as its numbers of cores and threads"));
-      }
-      is_chosen = is_chosen || TakeCoreChoice(words[2], sizes, config_);
-      one.host = rank < groups_.hosts.size() ? groups_.hosts[rank] : 0;
-    }
-    core_share_ = ShareOf(ranks, sizes.tensor);
-    if (!is_chosen) FitToCores(config_, sizes, core_share_);
     return absl::OkStatus();
   }
 
@@ -455,79 +401,29 @@ class Run {
     return saver_.SaveAfter(position_, stepper_->parameters(), account_.mean_step());
   }
 
-  // `write`, on rank 0, writes a file that a finished run must have.
-  absl::Status Require(absl::string_view what, const std::function<absl::Status()>& write) {
-    absl::Status agreed;
-    WEFT_RETURN_IF_ERROR(group_.RunOnFirst(write, agreed));
-    if (!agreed.ok()) outcome_.missing.push_back(absl::StrCat(what, ": ", agreed.message()));
-    return absl::OkStatus();
-  }
-
-  // Says again what scrolled away long ago.
-  void PrintFailures() {
-    progress_->Finish();
-    if (saver_.failed() == 0) return;
-    progress_->Note(absl::StrFormat(
-        "%d checkpoints could not be written (metrics.jsonl: checkpoint_failed), the last %s",
-        saver_.failed(), saver_.last_failed()));
-  }
-
-  absl::Status WriteTrace() {
-    if (config_.trace_steps == 0) return absl::OkStatus();
-    WEFT_ASSIGN_OR_RETURN(const RunTimeline timeline,
-                          GatherTimeline(*steps_trace_, config_.trace_steps, group_));
-    return Require("timeline", [&] { return WriteTimeline(timeline, options_.run_dir); });
-  }
-
-  // After the last step: losses, samples, the exported model.
-  absl::Status Finish(const std::vector<std::string>& memory) {
-    if (std::isnan(validation_loss_)) {  // resumed at the end
-      WEFT_ASSIGN_OR_RETURN(validation_loss_, Validate());
-    }
-    return Require("sample text and model", [&] { return FinishFirst(memory); });
-  }
-
-  // The model after the last step, from the run's folder. A run that was resumed after that step
-  // has saved none there: it may have come from another tier.
-  absl::StatusOr<std::vector<at::Tensor>> LoadLast() {
-    const std::string own = absl::StrCat(Path("checkpoints"), "/", CheckpointName(position_.step));
-    const std::string& loaded = checkpoints_.loaded_from();
-    absl::StatusOr<std::vector<at::Tensor>> last = LoadModel(own, config_.model, config_.precision);
-    if (last.ok() || account_.totals().steps > 0 || loaded.empty() || loaded == own) return last;
-    return LoadModel(loaded, config_.model, config_.precision);
-  }
-
-  absl::Status FinishFirst(const std::vector<std::string>& memory) {
-    progress_->Finish();
-    Gpt* model = stepper_->whole_model();
-    std::unique_ptr<Gpt> assembled;
-    if (model == nullptr) {  // cut over ranks: put together from the checkpoint of the last step
-      if (!saver_.unsaved().ok()) {
-        return Annotate(saver_.unsaved(), "the model is cut over ranks and not saved");
-      }
-      WEFT_ASSIGN_OR_RETURN(std::vector<at::Tensor> tensors, LoadLast());
-      assembled = std::make_unique<Gpt>(config_.model, std::move(tensors));
-      model = assembled.get();
-    }
-    const absl::StatusOr<std::string> sample =
-        WriteSample(config_, *model, *data_.tokenizer, Path("sample.txt"));
-    WEFT_RETURN_IF_ERROR(
-        ExportModel(*model, data_.info.tokenizer, data_.tokenizer->eod_id(), Path("model")));
-    WEFT_RETURN_IF_ERROR(sample.status());  // a model that writes nothing is exported all the same
-    const StepPlan& plan = stepper_->plan();
-    PrintSummary(
-        {.run_dir = options_.run_dir,
-         .sample = *sample,
-         .validation_loss = validation_loss_,
-         .unigram_loss = data_.info.unigram_loss,
-         .tokens_per_step = account_.tokens_per_step(),
-         .totals = account_.totals(),
-         .has_snapshots = options_.snapshots != nullptr,
-         .pipeline =
-             plan.sizes.pipeline > 1 && device_.is_cpu() ? ToString(plan.pipeline.kind) : "",
-         .memory = memory},
-        saver_, checkpoints_);
-    return absl::OkStatus();
+  // The files that could not be written (RunOutcome).
+  absl::StatusOr<std::vector<std::string>> End(bool stopped) {
+    return EndRun({.run_dir = options_.run_dir,
+                   .config = config_,
+                   .device = device_,
+                   .group = group_,
+                   .stepper = *stepper_,
+                   .data = data_,
+                   .checkpoints = checkpoints_,
+                   .saver = saver_,
+                   .account = account_,
+                   .memory = memory_,
+                   .gemm = gemm_,
+                   .trace = steps_trace_ ? &*steps_trace_ : nullptr,
+                   .metrics = metrics_.get(),
+                   .progress = progress_.get(),
+                   .step = position_.step,
+                   .stopped = stopped,
+                   .has_snapshots = options_.snapshots != nullptr,
+                   .validation_loss = [this]() -> absl::StatusOr<double> {
+                     // Not a number: the run was resumed at the end.
+                     return std::isnan(validation_loss_) ? Validate() : validation_loss_;
+                   }});
   }
 
   const RunOptions& options_;
@@ -553,27 +449,15 @@ class Run {
   bool resumed_ = false;
   bool from_memory_ = false;
   bool tells_phases_ = options_.recovered && group_.size() > 1;
-  RunOutcome outcome_;
   KernelChoice gemm_, attention_;
   double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
 };
 
 }  // namespace
 
-// Afterwards there are no groups, whoever waited for this rank in one has been told, and what was
-// under way touches no tensor any more.
-static void Leave(ParallelGroups& groups) {
-  for (std::unique_ptr<Group>* group :
-       {&groups.world, &groups.snapshots, &groups.checkpoints, &groups.checkpoint_copies,
-        &groups.data, &groups.tensor, &groups.pipeline, &groups.ends, &groups.context,
-        &groups.expert, &groups.shard, &groups.replicas}) {
-    group->reset();
-  }
-  groups.experts.reset();
-}
-
-absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& groups) {
-  at::set_num_threads(options.threads);
+// The device of this rank, and NCCL for its tensors where the config wants that; all ranks
+// together.
+static absl::StatusOr<at::Device> OpenOwnDevice(const RunOptions& options, ParallelGroups& groups) {
   const TrainConfig& wanted = options.config;
   // A stage has its receives under way before it needs them.
   const bool receives_early =
@@ -585,8 +469,18 @@ absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& grou
     // Backward passes run on this thread, as on the CPU: groups and traces are used by one thread.
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   }
-  WEFT_RETURN_IF_ERROR(
-      groups.OpenDeviceCollectives(options.config, *device, options.collective_timeout));
+  WEFT_RETURN_IF_ERROR(groups.OpenDeviceCollectives(wanted, *device, options.collective_timeout));
+  return device;
+}
+
+absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& groups) {
+  at::set_num_threads(options.threads);
+  const absl::StatusOr<at::Device> device = OpenOwnDevice(options, groups);
+  if (!device.ok()) {
+    groups.Fail(device.status());
+    groups.Leave();
+    return device.status();
+  }
   Run run(options, groups, *device);
   absl::StatusOr<RunOutcome> outcome = run.Execute();
   if (!outcome.ok()) groups.Fail(outcome.status());
@@ -595,7 +489,7 @@ absl::StatusOr<RunOutcome> Train(const RunOptions& options, ParallelGroups& grou
   if (outcome.ok()) {
     groups.SetTrace(nullptr);
   } else {
-    Leave(groups);
+    groups.Leave();
   }
   return outcome;
 }

@@ -8,13 +8,11 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "tests/collectives/job.h"
 #include "trainer/config.h"
 
@@ -70,52 +68,6 @@ TEST(MeshOfTest, ATensorAxisCutsAFeedForwardPartAndNoExpert) {
   };
   EXPECT_TRUE(mesh("4").ok()) << mesh("4");
   EXPECT_EQ(mesh("0").message(), "parallel.tensor = 2 does not divide model.ffn = 49");
-}
-
-// Rank 0 works until some meetings have ended; rank 1 has nothing to do.
-TEST(GroupTest, RanksMeetWhileOneOfThemWorks) {
-  const collectives::SettingPairs by_messages = {"shm.multicast_max=0"};  // which are counted
-  collectives::RunRanks(
-      2, by_messages, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
-        const auto group = *Group::Create(endpoint, "test", {Rank(0), Rank(1)});
-        const auto messages = [&] {
-          uint64_t done = 0;
-          for (const auto& link : endpoint->Counters()) done += link.counters.messages_done;
-          return done;
-        };
-        absl::Status agreed;
-        const absl::Status status = group->RunTogether(
-            [&]() -> absl::Status {
-              if (group->rank() > 0) return absl::OkStatus();
-              const absl::Time limit = absl::Now() + absl::Seconds(30);
-              for (const uint64_t before = messages(); messages() < before + 20;) {
-                if (absl::Now() > limit) return absl::DeadlineExceededError("no meetings");
-                std::this_thread::yield();
-              }
-              return absl::DataLossError("a full disk");
-            },
-            agreed, absl::Milliseconds(1));
-        EXPECT_TRUE(status.ok()) << status;
-        EXPECT_EQ(agreed.code(), absl::StatusCode::kDataLoss) << agreed;
-        EXPECT_EQ(agreed.message(), "rank 0: a full disk");
-        // Rank 0 alone has work.
-        int worked = 0;
-        EXPECT_TRUE(group->RunOnFirst([&] { return ++worked, absl::OkStatus(); }, agreed).ok());
-        EXPECT_TRUE(agreed.ok()) << agreed;
-        EXPECT_EQ(worked, group->rank() == 0 ? 1 : 0);
-      });
-}
-
-TEST(GroupTest, TextsOfAllRanksReachTheFirstAlone) {
-  collectives::RunRanks(3, {}, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
-    const auto group = *Group::Create(endpoint, "test", {Rank(0), Rank(1), Rank(2)});
-    const std::vector<std::string> texts = {"the first", "", std::string(3 << 20, 'x')};
-    for (int time = 0; time < 2; ++time) {
-      const auto found = group->GatherOnFirst(texts[static_cast<size_t>(group->rank())]);
-      ASSERT_TRUE(found.ok()) << found.status();
-      EXPECT_TRUE(*found == (group->rank() == 0 ? texts : std::vector<std::string>()));
-    }
-  });
 }
 
 // The ranks of the job that are in `group`, on every rank of it.
