@@ -50,7 +50,13 @@ FrameHeader UcxWire::address_header() const {
   return header;
 }
 
-PayloadTarget UcxWire::AddressTarget(const FrameHeader& header) {
+absl::StatusOr<PayloadTarget> UcxWire::AddressTarget(const FrameHeader& header) {
+  // UCX is given no length: it would read on behind an empty address.
+  if (header.length == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "its address frame for ucx has 0 bytes; the address of its UCX worker, of 1 to ",
+        kWorkerAddressBytesMax, " bytes, is right"));
+  }
   peer_address_.resize(header.length);
   PayloadTarget target;
   target.out = reinterpret_cast<std::byte*>(peer_address_.data());

@@ -41,8 +41,9 @@ class UcxWire final : public PollHandler {
   // What the other side needs to know of us, as a kAddress frame and its payload.
   FrameHeader address_header() const;
   const std::string& address() const { return worker_.address(); }
-  // Where the other side's own address goes, and that it is there.
-  PayloadTarget AddressTarget(const FrameHeader& header);
+  // Where the other side's own address goes, and that it is there. InvalidArgument where it is
+  // empty, or the second one.
+  absl::StatusOr<PayloadTarget> AddressTarget(const FrameHeader& header);
   absl::Status Connect(const FrameHeader& header);
 
   // `payload` stays in place until OnWireSent(token); without one there is no such call. Kept until

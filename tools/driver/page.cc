@@ -1,6 +1,8 @@
 #include "tools/driver/page.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,10 +13,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/first_line.h"
 #include "base/json_text.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "net/secret.h"
 
 namespace weft::driver {
@@ -23,6 +28,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kTokenLeast = 16;
+// Between two looks at a file in which another driver writes the token.
+constexpr absl::Duration kTokenLookEvery = absl::Milliseconds(10);
 
 constexpr char kHtml[] = R"(<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>weft-driver</title>
@@ -131,22 +138,54 @@ observe::HttpResponse Said(const absl::StatusOr<std::vector<recovery::Action>>& 
   return {200, "text/plain; charset=utf-8", text};
 }
 
+// Pipes and devices have no size: whoever names one has a token there.
+bool IsEmptyOrMissing(const std::string& file) {
+  struct stat info {};
+  if (stat(file.c_str(), &info) != 0) return errno == ENOENT;
+  return S_ISREG(info.st_mode) && info.st_size == 0;
+}
+
+// Whether the open file `descriptor` is still the one of that name.
+bool IsNamed(int descriptor, const std::string& file) {
+  struct stat opened {};
+  struct stat named {};
+  return fstat(descriptor, &opened) == 0 && stat(file.c_str(), &named) == 0 &&
+         named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
+}
+
+// Puts a new token in the place of the empty `file`, which the caller has locked. Where that fails,
+// the file is gone or empty: one with a part of a token would end every later driver.
+absl::Status WriteToken(const std::string& file) {
+  const absl::Status written =
+      WriteFile(file, absl::StrCat(net::SecretToHex(net::NewJobSecret()), "\n"));
+  if (!written.ok() && unlink(file.c_str()) != 0) {
+    std::error_code error;  // nothing more can be done
+    std::filesystem::resize_file(file, 0, error);
+  }
+  return written;
+}
+
 }  // namespace
 
-absl::StatusOr<std::string> PageToken(const std::string& file) {
+absl::StatusOr<std::string> PageToken(const std::string& file, absl::Duration patience) {
   const std::string doing = absl::StrCat("write the page's token to ", file);
-  // Empty: a driver, or its host, was gone before the token was on the disk.
-  std::error_code error_of_size;
-  if (std::filesystem::file_size(file, error_of_size) == 0) unlink(file.c_str());
-  const FileDescriptor made(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!made && errno != EEXIST) return ErrnoStatus(errno, doing);
-  if (made) {
-    const std::string line = absl::StrCat(net::SecretToHex(net::NewJobSecret()), "\n");
-    const ssize_t wrote = write(made.get(), line.data(), line.size());
-    const int error = wrote < 0 ? errno : ENOSPC;  // a part of it
-    if (wrote != static_cast<ssize_t>(line.size())) {
-      unlink(file.c_str());
-      return ErrnoStatus(error, doing);
+  const absl::Time deadline = SystemClock().Now() + patience;
+  // Empty: a driver writes the token now, or was gone, or its host, before that was on the disk.
+  while (IsEmptyOrMissing(file)) {
+    const FileDescriptor empty(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (!empty) return ErrnoStatus(errno, doing);
+    // File systems without locks do without.
+    const bool is_locked = flock(empty.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    // Else another driver's token has taken the file's place in between.
+    if (!is_locked && IsNamed(empty.get(), file) && IsEmptyOrMissing(file)) {
+      WEFT_RETURN_IF_ERROR(Annotate(WriteToken(file), doing));
+    } else if (SystemClock().Now() >= deadline) {
+      return absl::UnavailableError(absl::StrCat(
+          file, " is empty, and another process has had it locked for ",
+          absl::FormatDuration(patience),
+          " to write the page's token: end that process, delete the file, or name another one"));
+    } else {
+      absl::SleepFor(kTokenLookEvery);
     }
   }
   std::string token = FirstLine(file);

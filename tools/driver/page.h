@@ -21,8 +21,11 @@
 namespace weft::driver {
 
 // The token in `file`, or a new one, which is written there for its owner alone where the file is
-// missing or empty.
-absl::StatusOr<std::string> PageToken(const std::string& file);
+// missing or empty; a pipe or a device is only read. Drivers that start at the same time, on any
+// hosts whose file system shares its locks, return the same one. Unavailable where another process
+// has the empty file locked for `patience`: that one writes the token, or hangs.
+absl::StatusOr<std::string> PageToken(const std::string& file,
+                                      absl::Duration patience = absl::Seconds(10));
 
 // The options of a server of the page at `address`.
 observe::HttpServerOptions PageServer(const observe::HttpAddress& address, std::string token);

@@ -33,6 +33,11 @@ Errand Running(Command command) {
 
 absl::StatusOr<Site> FindSite(absl::string_view name, const std::string& account,
                               std::string on_evict) {
+  if (!account.empty() && name != "kubernetes") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--service-account ", account, " has no effect with --site ", name,
+                     ": give --site kubernetes, or leave --service-account out"));
+  }
   Site site{.is_slurm = name == "slurm", .on_evict = std::move(on_evict)};
   if (name == "kubernetes") {
     WEFT_ASSIGN_OR_RETURN(site.kubernetes,

@@ -30,7 +30,8 @@ struct Site {
 };
 // `name`: "none", "slurm" or "kubernetes". kFailedPrecondition: it is not there, with what is
 // missing.
-// `account`: of Kubernetes; empty: the pod's own.
+// `account`: the folder of a service account of Kubernetes; empty: the pod's own. InvalidArgument
+// where another site is given one.
 absl::StatusOr<Site> FindSite(absl::string_view name, const std::string& account,
                               std::string on_evict);
 

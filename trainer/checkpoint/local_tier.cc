@@ -10,7 +10,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/read_file.h"
 #include "base/status.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/retention.h"
@@ -19,17 +18,15 @@ namespace weft::train {
 namespace {
 
 std::string DescribeOne(const std::string& path) {
-  const std::string manifest_path = absl::StrCat(path, "/", kManifestName);
-  const absl::StatusOr<std::string> text = ReadFile(manifest_path);
-  if (!text.ok()) return "";
-  const absl::StatusOr<Manifest> manifest = ParseManifest(*text, manifest_path);
+  std::string text;
+  const absl::StatusOr<Manifest> manifest = ReadManifest(path, &text);
   int64_t step = 0;
   if (!manifest.ok() ||
       !ParseCheckpointName(std::filesystem::path(path).filename().string(), step) ||
       step != manifest->step) {
     return "";
   }
-  std::string line = absl::StrCat(step, " ", HashConfig(*text), " ", manifest->shards.size());
+  std::string line = absl::StrCat(step, " ", HashConfig(text), " ", manifest->shards.size());
   for (size_t shard = 0; shard < manifest->shards.size(); ++shard) {
     std::error_code error;
     const auto size =

@@ -357,11 +357,13 @@ bool ParseCheckpointName(absl::string_view name, int64_t& step) {
          absl::SimpleAtoi(name, &step);
 }
 
-absl::StatusOr<Manifest> ReadManifest(const std::string& checkpoint) {
+absl::StatusOr<Manifest> ReadManifest(const std::string& checkpoint, std::string* bytes) {
   const std::string path = absl::StrCat(checkpoint, "/", kManifestName);
-  const absl::StatusOr<std::string> text = ReadFile(path);
+  absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok()) return Annotate(text.status(), absl::StrCat(checkpoint, " is not a checkpoint"));
-  return ParseManifest(*text, path);
+  absl::StatusOr<Manifest> manifest = ParseManifest(*text, path);
+  if (bytes != nullptr) *bytes = *std::move(text);
+  return manifest;
 }
 
 }  // namespace weft::train

@@ -93,8 +93,9 @@ std::string ToJson(const Manifest& manifest);
 // DataLoss when it is damaged, of another version, or its layout leaves a gap. `path` for messages.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text, const std::string& path);
 // The manifest in the folder of a checkpoint. Where it cannot be read, the error says that
-// `checkpoint` is none, and why; else as ParseManifest.
-absl::StatusOr<Manifest> ReadManifest(const std::string& checkpoint);
+// `checkpoint` is none, and why; else as ParseManifest. `bytes`, unless null: the file, where it
+// could be read.
+absl::StatusOr<Manifest> ReadManifest(const std::string& checkpoint, std::string* bytes = nullptr);
 // Checks that the slices of each buffer cover it once, and that its shape has as many elements.
 // Used by both ways.
 absl::Status CheckManifestLayout(const Manifest& manifest);

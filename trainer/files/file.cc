@@ -53,7 +53,10 @@ absl::StatusOr<int> OpenLocked(const std::string& path) {
     return std::exchange(file.number, -1);
   }
   return absl::AlreadyExistsError(absl::StrCat(
-      path, " is being written by another process; wait for its end, or choose another name"));
+      path,
+      " is being written by another process; wait for its end, or choose another name. Where "
+      "no process writes it, as after a host that had it on NFS has died, delete ",
+      path));
 }
 
 }  // namespace

@@ -50,8 +50,10 @@ enum class Durability {
 
 class AtomicFile {
  public:
-  // Truncates a "<path>.tmp" that an earlier, killed writer left behind. AlreadyExists while
-  // another writer, of this process or another one of this host, has the file.
+  // Truncates a "<path>.tmp" that an earlier, killed writer left behind. AlreadyExists, at once,
+  // while another writer has the file: of this process, of this host, or, where the file system's
+  // locks are its server's (NFS), of any host that has it. NFSv3's server may hold the lock of a
+  // host that has died: until that host is up again, or "<path>.tmp" is deleted.
   static absl::StatusOr<AtomicFile> Create(const std::string& path);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;

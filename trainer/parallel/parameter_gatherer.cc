@@ -32,8 +32,28 @@ absl::Status ParameterGatherer::Start(int index) {
   }
   state.is_there = true;
   store_.WriteOwnPart(bucket);
-  WEFT_ASSIGN_OR_RETURN(state.gather, group_.AllGather(bucket.values, store_.OwnPart(bucket)));
+  absl::StatusOr<Pending> gather = group_.AllGather(bucket.values, store_.OwnPart(bucket));
+  if (!gather.ok()) return Failed(index, gather.status());
+  // With stage 3: until nothing writes there any more, whenever the bucket is given back.
+  if (bucket.memory.defined()) gather->tensors.push_back(bucket.memory);
+  state.gather = *std::move(gather);
+  state.failure = absl::OkStatus();
   return absl::OkStatus();
+}
+
+absl::Status ParameterGatherer::Wait(int bucket) {
+  const absl::Status waited = group_.Wait(StateOf(bucket).gather);
+  return waited.ok() ? StateOf(bucket).failure : Failed(bucket, waited);
+}
+
+// What has not come whole must not be read: with stage 3 the next Enter gathers it again.
+absl::Status ParameterGatherer::Failed(int bucket, const absl::Status& why) {
+  if (store_.ComesAndGoes()) {
+    Drop(bucket);
+  } else {
+    StateOf(bucket).failure = why;
+  }
+  return why;
 }
 
 absl::Status ParameterGatherer::StartUnit(int unit) {
@@ -45,7 +65,7 @@ absl::Status ParameterGatherer::Changed(int bucket) {
   ++changes_;
   if (!store_.ComesAndGoes()) return Start(bucket);
   if (!StateOf(bucket).is_there) return absl::OkStatus();
-  WEFT_RETURN_IF_ERROR(group_.Wait(StateOf(bucket).gather));
+  WEFT_RETURN_IF_ERROR(Wait(bucket));
   Drop(bucket);
   return absl::OkStatus();
 }
@@ -56,12 +76,12 @@ absl::Status ParameterGatherer::Prefetch() {
 
 absl::Status ParameterGatherer::Enter(int unit, bool backward) {
   if (store_.ComesAndGoes()) {
-    WEFT_RETURN_IF_ERROR(StartUnit(unit));
-    for (int bucket : store_.BucketsOf(unit)) ++StateOf(bucket).readers;
+    for (int bucket : store_.BucketsOf(unit)) {
+      WEFT_RETURN_IF_ERROR(Start(bucket));
+      ++StateOf(bucket).readers;
+    }
   }
-  for (int bucket : store_.BucketsOf(unit)) {
-    WEFT_RETURN_IF_ERROR(group_.Wait(StateOf(bucket).gather));
-  }
+  for (int bucket : store_.BucketsOf(unit)) WEFT_RETURN_IF_ERROR(Wait(bucket));
   const int next = backward ? unit - 1 : unit + 1;
   const bool is_near = next >= 0 && next < store_.units() &&
                        UnitOf(next).chunk == UnitOf(unit).chunk &&
@@ -87,13 +107,12 @@ void ParameterGatherer::LeaveAll() {
 
 void ParameterGatherer::Drop(int bucket) {
   StateOf(bucket).is_there = false;
+  StateOf(bucket).gather = Pending();
   store_.Detach(store_.bucket(bucket));
 }
 
 absl::Status ParameterGatherer::WaitAll() {
-  for (auto state = states_.rbegin(); state != states_.rend(); ++state) {
-    WEFT_RETURN_IF_ERROR(group_.Wait(state->gather));
-  }
+  for (size_t b = states_.size(); b-- > 0;) WEFT_RETURN_IF_ERROR(Wait(static_cast<int>(b)));
   return absl::OkStatus();
 }
 

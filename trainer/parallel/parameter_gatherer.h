@@ -30,10 +30,13 @@ class ParameterGatherer {
   int64_t changes() const { return changes_; }
   // After Changed of all: what can run ahead of the next step.
   absl::Status Prefetch();
-  // A pass begins to read a unit's parameters, on its way to unit + 1, or back to unit - 1.
+  // A pass begins to read a unit's parameters, on its way to unit + 1, or back to unit - 1. After
+  // an error they must not be read, and LeaveAll gives back what there is of them. What has failed
+  // to come is never taken for there: with stage 3 it is gathered again, else each Enter fails
+  // until it is Changed.
   absl::Status Enter(int unit, bool backward);
   void Leave(int unit);
-  // Gives back what a pass has entered and not left.
+  // Gives back what a pass has entered, or failed to enter, and not left.
   void LeaveAll();
   // Until every gather under way is done.
   absl::Status WaitAll();
@@ -43,6 +46,7 @@ class ParameterGatherer {
     Pending gather;
     bool is_there = false;  // or on its way, with `gather`
     int readers = 0;
+    absl::Status failure;  // stages 1 and 2: of the last gather
   };
   struct UnitInfo {
     int chunk = 0;
@@ -51,6 +55,8 @@ class ParameterGatherer {
   const UnitInfo& UnitOf(int unit) const { return units_[static_cast<size_t>(unit)]; }
   absl::Status Start(int bucket);
   absl::Status StartUnit(int unit);
+  absl::Status Wait(int bucket);
+  absl::Status Failed(int bucket, const absl::Status& why);
   State& StateOf(int bucket) { return states_[static_cast<size_t>(bucket)]; }
   void Drop(int bucket);
 

@@ -1,20 +1,28 @@
 // The driver and its executors' rules, on a store in memory: no process is started.
 #include "tools/driver/driver.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <map>
 #include <memory>
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/file_descriptor.h"
+#include "base/first_line.h"
 #include "base/random.h"
 #include "base/write_file.h"
 #include "collectives/recovery.h"
@@ -519,6 +527,63 @@ TEST(PageTokenTest, AFileThatIsEmptyGetsAToken) {
   EXPECT_EQ(*PageToken(file), *token);
   ASSERT_TRUE(WriteFile(file, "short\n").ok());
   EXPECT_THAT(std::string(PageToken(file).status().message()), HasSubstr("has 5 characters"));
+}
+
+// A pipe has no size, and yet a token that is read, as of `--token-file <(...)`; a device may have
+// none, and none is written there.
+TEST(PageTokenTest, WhatIsNoFileIsReadAndNotWritten) {
+  ScratchFolder folder;
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  FileDescriptor both(open(pipe.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(both);
+  const std::string line = "the token of a pipe\n";
+  ASSERT_EQ(write(both.get(), line.data(), line.size()), static_cast<ssize_t>(line.size()));
+  EXPECT_EQ(*PageToken(pipe), "the token of a pipe");
+  EXPECT_THAT(std::string(PageToken("/dev/null").status().message()),
+              HasSubstr("the token in /dev/null has 0 characters"));
+}
+
+// As another driver that has just begun to write: its file is neither removed nor written.
+TEST(PageTokenTest, AFileThatAnotherDriverHasLockedIsLeftToIt) {
+  ScratchFolder folder;
+  const std::string file = folder / "page-token";
+  FileDescriptor other(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(flock(other.get(), LOCK_EX), 0);
+  const absl::Status locked = PageToken(file, absl::ZeroDuration()).status();
+  EXPECT_TRUE(absl::IsUnavailable(locked)) << locked;
+  EXPECT_THAT(std::string(locked.message()), HasSubstr(file + " is empty, and another process"));
+  EXPECT_THAT(std::string(locked.message()), HasSubstr("end that process, delete the file"));
+  const std::string line = "the other driver's token\n";
+  ASSERT_EQ(write(other.get(), line.data(), line.size()), static_cast<ssize_t>(line.size()));
+  EXPECT_EQ(*PageToken(file, absl::ZeroDuration()), "the other driver's token");
+}
+
+// With an empty file, and without any.
+TEST(PageTokenTest, DriversThatStartAtOnceHaveOneToken) {
+  ScratchFolder folder;
+  constexpr int kRounds = 100, kDrivers = 4;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string file = folder / absl::StrCat("page-token-", round);
+    if (round % 2 == 0) {
+      ASSERT_TRUE(WriteFile(file, "").ok());
+    }
+    std::vector<absl::StatusOr<std::string>> tokens(kDrivers);
+    std::atomic<int> ready = 0;
+    std::vector<std::thread> drivers;
+    for (auto& token : tokens) {
+      drivers.emplace_back([&] {
+        ++ready;
+        while (ready < kDrivers) std::this_thread::yield();
+        token = PageToken(file);
+      });
+    }
+    for (std::thread& driver : drivers) driver.join();
+    for (const auto& token : tokens) {
+      ASSERT_TRUE(token.ok()) << token.status();
+      EXPECT_EQ(*token, FirstLine(file)) << "round " << round;
+    }
+  }
 }
 
 // Requests that any client with the token may send: what is no route changes nothing.

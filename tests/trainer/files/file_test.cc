@@ -1,12 +1,15 @@
 #include "trainer/files/file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
 #include <atomic>
 #include <filesystem>
 #include <string>
 
+#include "base/file_descriptor.h"
 #include "base/read_file.h"
 #include "tests/scratch_folder.h"
 
@@ -60,6 +63,21 @@ TEST(AtomicFile, HasOneWriterAtATime) {
   }
   EXPECT_TRUE(WriteFileAtomically(path, "after a writer that gave up").ok());
   EXPECT_EQ(*ReadFile(path), "after a writer that gave up");
+}
+
+// As the server of NFSv3 keeps the lock of a host that has died: nobody waits for it, and what the
+// error says to do helps.
+TEST(AtomicFile, ALockThatNobodyGivesBackEndsWithTheFile) {
+  ScratchFolder folder;
+  const std::string path = folder / "a", draft = path + ".tmp";
+  const FileDescriptor dead(open(draft.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  ASSERT_EQ(flock(dead.get(), LOCK_EX), 0);
+  const absl::Status locked = WriteFileAtomically(path, "next");
+  EXPECT_TRUE(absl::IsAlreadyExists(locked)) << locked;
+  EXPECT_THAT(std::string(locked.message()), HasSubstr("delete " + draft));
+  ASSERT_TRUE(std::filesystem::remove(draft));
+  EXPECT_TRUE(WriteFileAtomically(path, "next").ok());
+  EXPECT_EQ(*ReadFile(path), "next");
 }
 
 // As a writer leaves it that is killed.
