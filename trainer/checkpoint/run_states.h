@@ -8,8 +8,9 @@ namespace weft::train {
 inline constexpr char kIdentityState[] = "identity";    // ResumeIdentity(config)
 inline constexpr char kOptimizerState[] = "optimizer";  // its name; absent: adamw
 inline constexpr char kLossScaleState[] = "loss_scale";
-inline constexpr char kGemmState[] = "gemm";            // GemmLibraries::ToText
-inline constexpr char kAttentionState[] = "attention";  // AttentionLibraries::ToText
+inline constexpr char kGemmState[] = "gemm";               // GemmLibraries::ToText
+inline constexpr char kAttentionState[] = "attention";     // AttentionLibraries::ToText
+inline constexpr char kCoreChoiceState[] = "core_choice";  // CoreChoiceToWord
 // A checkpoint that holds parameters alone, as of another program: any optimizer begins anew.
 inline constexpr char kNoOptimizer[] = "none";
 

@@ -69,10 +69,26 @@ absl::Status RunCheckpoints::Tidy() {
   return group_.Agree(absl::OkStatus());
 }
 
+// One rank reads the manifest for all.
+absl::StatusOr<std::string> RunCheckpoints::FindState(const std::string& name) {
+  WEFT_ASSIGN_OR_RETURN(found_, search_.Find());
+  std::string state;
+  const size_t reader = found_->local.manifest_rank;
+  if (!found_->path.empty() && static_cast<size_t>(group_.rank()) == reader) {
+    const absl::StatusOr<Manifest> manifest = ReadManifest(found_->path);
+    if (manifest.ok() && manifest->states.count(name) > 0) state = manifest->states.at(name);
+  }
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> all, group_.Gather(state));
+  return all[reader];
+}
+
 // What proves to be damaged while it is read is passed over, and the next one is tried.
 absl::StatusOr<std::optional<RunPosition>> RunCheckpoints::Load(ParameterSets& parameters) {
   while (true) {
-    WEFT_ASSIGN_OR_RETURN(NewestCheckpoint newest, search_.Find());
+    if (!found_.has_value()) {
+      WEFT_ASSIGN_OR_RETURN(found_, search_.Find());
+    }
+    NewestCheckpoint newest = *std::exchange(found_, std::nullopt);
     std::optional<RunPosition> position;
     if (!newest.path.empty()) {
       absl::Status damage;

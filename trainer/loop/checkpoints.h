@@ -53,6 +53,12 @@ class RunCheckpoints {
   // AlreadyExists when there is any checkpoint, whole or not.
   absl::Status ExpectNone();
 
+  // A state of the manifest of the checkpoint that the next Load begins with, by its name
+  // (checkpoint/run_states.h), for what is to be known before there are parameters. Empty where
+  // there is no checkpoint, its manifest has no such state, or it proves to be damaged: then Load
+  // goes on from another one. Other errors as Load's.
+  absl::StatusOr<std::string> FindState(const std::string& name);
+
   // Fills the owned slices from the last checkpoint of all tiers but memory; nothing when there is
   // none at all, whole or not. A damaged one is passed over with a warning.
   // FailedPrecondition, with every path and reason, when none is whole, or when one that is newer
@@ -115,6 +121,7 @@ class RunCheckpoints {
   SharedCheckpoints shared_;
   std::optional<LocalCheckpoints> local_;
   CheckpointSearch search_;
+  std::optional<NewestCheckpoint> found_;  // by FindState, for the next Load
   std::string loaded_from_;
   ReadTotals read_;
   // Where there are local disks; begun by the thread in the background.

@@ -204,7 +204,8 @@ CheckpointState ManifestStateOf(const RunPosition& position, const TrainConfig& 
                      {kOptimizerState, std::string(optimizer)},
                      {kLossScaleState, position.loss_scale},
                      {kGemmState, position.gemm},
-                     {kAttentionState, position.attention}},
+                     {kAttentionState, position.attention},
+                     {kCoreChoiceState, position.core_choice}},
           .config_text = config.text};
 }
 
@@ -249,7 +250,8 @@ absl::StatusOr<LoadedState> LoadState(const std::string& path, const LocalCheckp
   RunPosition position{.step = manifest.step, .samples = manifest.samples_consumed};
   for (auto [name, to] :
        {std::pair(kLossScaleState, &position.loss_scale), std::pair(kGemmState, &position.gemm),
-        std::pair(kAttentionState, &position.attention)}) {
+        std::pair(kAttentionState, &position.attention),
+        std::pair(kCoreChoiceState, &position.core_choice)}) {
     if (auto state = manifest.states.find(name); state != manifest.states.end()) {
       *to = state->second;
     }

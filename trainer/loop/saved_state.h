@@ -32,6 +32,7 @@ struct RunPosition {
   std::string loss_scale;  // LossScale::ToText; empty: of a checkpoint that has none
   // GemmLibraries::ToText; empty: of a checkpoint that has none
   std::string gemm, attention;
+  std::string core_choice;  // CoreChoiceToWord; empty: from memory, or of a checkpoint without it
 };
 
 // The memory of all that a step changes on this rank, where it is, as bytes: master values and the

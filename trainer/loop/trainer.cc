@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/trace.h"
+#include "trainer/checkpoint/run_states.h"
 #include "trainer/data/batch_loader.h"
 #include "trainer/device/device.h"
 #include "trainer/device/graphs.h"
@@ -77,7 +78,7 @@ class Run {
     // A run that begins anew must not leave the old one's checkpoints to be resumed from.
     if (!options_.resume) WEFT_RETURN_IF_ERROR(checkpoints_.ExpectNone());
     WEFT_RETURN_IF_ERROR(group_.Agree(OpenData()));
-    const std::string before = options_.core_choice != nullptr ? *options_.core_choice : "";
+    WEFT_ASSIGN_OR_RETURN(const std::string before, CoreChoiceBefore());
     WEFT_ASSIGN_OR_RETURN(core_share_, ChooseByCores(config_, groups_, options_.threads, before));
     WEFT_RETURN_IF_ERROR(CheckMemory());
     // Before parameters, gradients and the optimizer's states are touched first: the kernel puts
@@ -97,6 +98,7 @@ class Run {
     stepper_->SetLibraries(gemm_.libraries, attention_.attention);
     position_.gemm = gemm_.text;
     position_.attention = attention_.text;
+    position_.core_choice = CoreChoiceToWord(config_, SizesOf(groups_.mesh));
     double* const known = options_.peak_flops;
     WEFT_ASSIGN_OR_RETURN(const double peak, PeakFlops(config_, gemm_.libraries, device_,
                                                        known != nullptr ? *known : 0, group_));
@@ -122,6 +124,49 @@ class Run {
     WEFT_RETURN_IF_ERROR(data_.Open(options_.config, is_first()));
     config_.model.vocabulary = data_.info.vocab_size;
     return absl::OkStatus();
+  }
+
+  // What the config's open keys have where a checkpoint has `choice`; a word, empty: nothing.
+  std::string KeptChoice(const std::string& choice) const {
+    TrainConfig kept = options_.config;
+    kept.model.vocabulary = config_.model.vocabulary;
+    const ParallelSizes sizes = SizesOf(groups_.mesh);
+    return KeepCoreChoice(choice, sizes, kept) ? CoreChoiceToWord(kept, sizes) : "";
+  }
+
+  // What was chosen by the cores when this rank was in the run, else before its last checkpoint;
+  // empty: nothing. All ranks call it together. A run that goes on from memory opens no checkpoint.
+  absl::StatusOr<std::string> CoreChoiceBefore() {
+    if (options_.resume && !(options_.recovered && options_.snapshots != nullptr)) {
+      WEFT_ASSIGN_OR_RETURN(const std::string saved, checkpoints_.FindState(kCoreChoiceState));
+      kept_choice_ = KeptChoice(saved);
+    }
+    const bool was_here = options_.core_choice != nullptr && !options_.core_choice->empty();
+    return was_here ? *options_.core_choice : kept_choice_;
+  }
+
+  // What the cores decided, or what the checkpoint has in place of that.
+  std::string DescribeCoreChoice() const {
+    const ParallelSizes sizes = SizesOf(groups_.mesh);
+    TrainConfig own = options_.config;
+    own.model.vocabulary = config_.model.vocabulary;
+    FitToCores(own, sizes, core_share_);
+    std::string kept;
+    if (CoreChoiceToWord(config_, sizes) == kept_choice_) {
+      kept = DescribeKeptChoice(config_, own, sizes);
+    }
+    return kept.empty() ? DescribeCores(options_.config, config_, sizes, core_share_) : kept;
+  }
+
+  // Of a checkpoint that was read in place of a damaged one, or where memory had to be given back.
+  void WarnOfOtherChoice() {
+    const std::string saved = KeptChoice(position_.core_choice);
+    if (!is_first() || saved.empty() || saved == CoreChoiceToWord(config_, SizesOf(groups_.mesh))) {
+      return;
+    }
+    WEFT_LOG_WARN(checkpoints_.loaded_from(),
+                  " was saved with other values of train.micro_batch, parallel.tensor_chunks or "
+                  "parallel.tensor_gathered than this run has: its sums have other last bits");
   }
 
   absl::Status CheckMemory() {
@@ -176,6 +221,7 @@ class Run {
       }
       resumed_ = position.has_value();
       if (resumed_) position_ = *position;
+      WarnOfOtherChoice();
       if (!position_.loss_scale.empty()) {
         WEFT_RETURN_IF_ERROR(stepper_->loss_scale().FromText(position_.loss_scale));
       }
@@ -233,26 +279,25 @@ class Run {
                                                    : "the beginning"));
       return;
     }
-    PrintStart(
-        {.run_dir = options_.run_dir,
-         .config = config_,
-         .wants_packed = options_.config.pack_weights,
-         .plan = stepper_->plan(),
-         .ranks = group_.size(),
-         .threads = options_.threads,
-         .device = device_,
-         .gemm = gemm_,
-         .attention = attention_,
-         .peak_flops = account_.peak_flops(),
-         .bound_threads = threads_ ? threads_->description() : "",
-         .cores = DescribeCores(options_.config, config_, SizesOf(groups_.mesh), core_share_),
-         .packed = stepper_->packed_bytes(),
-         .resume = options_.resume,
-         .resumed = resumed_,
-         .step = position_.step,
-         .loaded_from = checkpoints_.loaded_from(),
-         .read = checkpoints_.read()},
-        *progress_);
+    PrintStart({.run_dir = options_.run_dir,
+                .config = config_,
+                .wants_packed = options_.config.pack_weights,
+                .plan = stepper_->plan(),
+                .ranks = group_.size(),
+                .threads = options_.threads,
+                .device = device_,
+                .gemm = gemm_,
+                .attention = attention_,
+                .peak_flops = account_.peak_flops(),
+                .bound_threads = threads_ ? threads_->description() : "",
+                .cores = DescribeCoreChoice(),
+                .packed = stepper_->packed_bytes(),
+                .resume = options_.resume,
+                .resumed = resumed_,
+                .step = position_.step,
+                .loaded_from = checkpoints_.loaded_from(),
+                .read = checkpoints_.read()},
+               *progress_);
     if (resumed_) {
       metrics_->AppendResumed(position_.step, checkpoints_.loaded_from(), checkpoints_.read());
     }
@@ -271,8 +316,9 @@ class Run {
       WEFT_ASSIGN_OR_RETURN(StepResult result, stepper_->Step(step, batch, stop_requested));
       RecordStep(step, result, start, account_.End());
       if (std::exchange(tells_phases_, false)) WEFT_RETURN_IF_ERROR(TellPhases(step));
-      position_ = {step, loader_->position(), stepper_->loss_scale().ToText(), position_.gemm,
-                   position_.attention};
+      position_.step = step;
+      position_.samples = loader_->position();
+      position_.loss_scale = stepper_->loss_scale().ToText();
       WEFT_RETURN_IF_ERROR(AfterStep(result));
       if (result.stop && step < config_.steps) {
         WEFT_RETURN_IF_ERROR(Save());
@@ -444,6 +490,7 @@ class Run {
   std::unique_ptr<MetricsLog> metrics_;  // rank 0
   std::unique_ptr<Progress> progress_;   // rank 0
   CoreShare core_share_;
+  std::string kept_choice_;                // by the cores, of the checkpoint (KeptChoice)
   std::optional<ComputeThreads> threads_;  // on a CPU
   RunPosition position_;
   bool resumed_ = false;

@@ -1,6 +1,7 @@
 #include "trainer/parallel/core_share.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -9,10 +10,19 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
+namespace {
+
+// Of parallel.tensor_gathered, by GatheredRows.
+constexpr std::array<absl::string_view, 3> kGatheredNames = {"auto", "again", "keep"};
+static_assert(static_cast<size_t>(GatheredRows::kAuto) == 0 &&
+              static_cast<size_t>(GatheredRows::kKeep) + 1 == kGatheredNames.size());
+
+}  // namespace
 
 CoreShare ShareOf(absl::Span<const RankCores> ranks, int tensor) {
   struct Host {
@@ -80,6 +90,45 @@ bool TakeCoreChoice(absl::string_view word, const ParallelSizes& sizes, TrainCon
   if (CoreChoiceToWord(taken, sizes) != word) return false;
   config = std::move(taken);
   return true;
+}
+
+bool KeepCoreChoice(absl::string_view word, const ParallelSizes& sizes, TrainConfig& config) {
+  TrainConfig saved = config, kept = config;
+  if (config.device != DeviceKind::kCpu || !TakeCoreChoice(word, sizes, saved)) return false;
+  const auto gathered = static_cast<size_t>(saved.tensor_gathered);
+  if (saved.tensor_chunks < 1 || saved.micro_batch < 0 || gathered >= kGatheredNames.size()) {
+    return false;
+  }
+  if (kept.tensor_chunks == 0) kept.tensor_chunks = saved.tensor_chunks;
+  if (kept.tensor_gathered == GatheredRows::kAuto) kept.tensor_gathered = saved.tensor_gathered;
+  if (kept.micro_batch == 0) kept.micro_batch = saved.micro_batch;
+  if (!StepPlan::Make(kept, sizes).ok()) return false;
+  config = std::move(kept);
+  return true;
+}
+
+std::string DescribeKeptChoice(const TrainConfig& kept, const TrainConfig& own,
+                               const ParallelSizes& sizes) {
+  std::vector<std::string> keys;
+  const auto add = [&](absl::string_view key, const std::string& value, const std::string& here) {
+    if (value != here) {
+      keys.push_back(absl::StrCat(key, " = ", value, " (by the cores: ", here, ")"));
+    }
+  };
+  const auto number = [](int64_t value) {
+    return value == 0 ? std::string("open") : absl::StrCat(value);
+  };
+  const auto name = [](const TrainConfig& config) {
+    return std::string(kGatheredNames[static_cast<size_t>(config.tensor_gathered)]);
+  };
+  add("train.micro_batch", number(kept.micro_batch), number(own.micro_batch));
+  if (sizes.tensor > 1) {
+    add("parallel.tensor_chunks", number(kept.tensor_chunks), number(own.tensor_chunks));
+    add("parallel.tensor_gathered", name(kept), name(own));
+  }
+  if (keys.empty()) return "";
+  return absl::StrCat("kept from the checkpoint, so that sums have the same last bits: ",
+                      absl::StrJoin(keys, ", "));
 }
 
 std::string DescribeCores(const TrainConfig& given, const TrainConfig& config,

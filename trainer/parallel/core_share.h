@@ -50,16 +50,26 @@ void FitToCores(TrainConfig& config, const ParallelSizes& sizes, const CoreShare
 bool GiveBackMemory(TrainConfig& config, const TrainConfig& given);
 
 // What `config` has of these keys in a job of these sizes, as one word, for a run that goes on
-// after a failure: its sums are to be the same though a rank may be on another host now.
+// after a failure or from a checkpoint: its sums are to be the same though a rank may be on another
+// host now.
 std::string CoreChoiceToWord(const TrainConfig& config, const ParallelSizes& sizes);
 // Sets them as the word says; false, and nothing, where it is no such word or of other sizes.
 bool TakeCoreChoice(absl::string_view word, const ParallelSizes& sizes, TrainConfig& config);
+// The same for the word of a checkpoint, whose run may have had another config: sets what `config`
+// leaves open. False, and nothing, where it is no such word, of other sizes, leads to no StepPlan,
+// or train.device is no CPU, on which the cores decide nothing.
+bool KeepCoreChoice(absl::string_view word, const ParallelSizes& sizes, TrainConfig& config);
 
 // For people: "8 ranks on 2 cores: 2 micro-batches, since other ranks have the cores of a stage
 // that waits; the tensor axis exchanges rows in 1 piece". `config` after FitToCores; empty where
 // nothing of `given`, the config before it, was chosen by the cores.
 std::string DescribeCores(const TrainConfig& given, const TrainConfig& config,
                           const ParallelSizes& sizes, const CoreShare& share);
+
+// For people, of a resumed run: what `kept`, the config after KeepCoreChoice, has otherwise than
+// `own`, the same config after FitToCores, by the names of the keys. Empty: nothing.
+std::string DescribeKeptChoice(const TrainConfig& kept, const TrainConfig& own,
+                               const ParallelSizes& sizes);
 
 }  // namespace weft::train
 

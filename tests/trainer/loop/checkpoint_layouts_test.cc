@@ -31,6 +31,7 @@
 #include "tests/scratch_folder.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/checkpoint/retention.h"
+#include "trainer/checkpoint/run_states.h"
 #include "trainer/checkpoint/writer.h"
 #include "trainer/config.h"
 #include "trainer/groups/parallel_groups.h"
@@ -46,6 +47,7 @@ using ::testing::SizeIs;
 
 constexpr int kRanksMost = 8;
 constexpr int64_t kStep = 7;
+constexpr char kChoice[] = "what the cores chose";
 
 struct Layout {
   int tensor = 1;
@@ -117,8 +119,8 @@ class CheckpointLayoutsTest : public ::testing::TestWithParam<int> {
                    ParameterSets& parameters) {
     RunCheckpoints checkpoints(folder, config, groups);
     absl::Status failure;
-    const absl::Status status =
-        checkpoints.Save({.step = kStep, .samples = 42}, parameters, failure);
+    const absl::Status status = checkpoints.Save(
+        {.step = kStep, .samples = 42, .core_choice = kChoice}, parameters, failure);
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_TRUE(failure.ok()) << failure;
   }
@@ -143,10 +145,13 @@ class CheckpointLayoutsTest : public ::testing::TestWithParam<int> {
     ForEachRank(layout,
                 [&](const TrainConfig& config, ParallelGroups& groups, ParameterSets& parameters) {
                   RunCheckpoints checkpoints(from, config, groups);
+                  EXPECT_EQ(*checkpoints.FindState(kCoreChoiceState), kChoice);
+                  EXPECT_EQ(*checkpoints.FindState("of no checkpoint so far"), "");
                   const auto position = checkpoints.Load(parameters);
                   ASSERT_TRUE(position.ok()) << position.status();
                   ASSERT_TRUE(position->has_value());
                   EXPECT_EQ((*position)->step, kStep);
+                  EXPECT_EQ((*position)->core_choice, kChoice);
                   const ReadTotals& read = checkpoints.read();
                   EXPECT_EQ(read.read_bytes, BytesOf(from));
                   EXPECT_EQ(read.minimum_bytes, read.read_bytes);

@@ -112,6 +112,48 @@ TEST(CoreShareTest, AChoiceGoesFromRankToRankAsAWord) {
   EXPECT_EQ(taken.micro_batch, 4);
 }
 
+TEST(CoreShareTest, AResumedRunKeepsWhatItsConfigLeavesOpen) {
+  const ParallelSizes sizes{.tensor = 2, .data = 2, .pipeline = 2};
+  const TrainConfig given = Config({"parallel.tensor=2", "parallel.pipeline=2"});
+  TrainConfig crowded = given, roomy = given;
+  FitToCores(crowded, sizes, ShareOf(Ranks(1, 8, 2, 1), 2));
+  FitToCores(roomy, sizes, ShareOf(Ranks(1, 8, 16, 1), 2));
+  const std::string word = CoreChoiceToWord(crowded, sizes);
+  TrainConfig kept = given;
+  ASSERT_TRUE(KeepCoreChoice(word, sizes, kept));
+  EXPECT_EQ(CoreChoiceToWord(kept, sizes), word);
+  EXPECT_EQ(DescribeKeptChoice(kept, roomy, sizes),
+            "kept from the checkpoint, so that sums have the same last bits: train.micro_batch = 4 "
+            "(by the cores: open), parallel.tensor_chunks = 1 (by the cores: 2), "
+            "parallel.tensor_gathered = keep (by the cores: auto)");
+  EXPECT_THAT(DescribeKeptChoice(kept, crowded, sizes), IsEmpty());
+  // What is given now stays.
+  kept = given;
+  kept.micro_batch = 2;
+  kept.tensor_chunks = 3;
+  ASSERT_TRUE(KeepCoreChoice(word, sizes, kept));
+  EXPECT_EQ(kept.micro_batch, 2);
+  EXPECT_EQ(kept.tensor_chunks, 3);
+  EXPECT_EQ(kept.tensor_gathered, GatheredRows::kKeep);
+}
+
+TEST(CoreShareTest, WhatDoesNotFitAResumedRunIsNotKept) {
+  const ParallelSizes sizes{.tensor = 2, .data = 2, .pipeline = 2};
+  const TrainConfig given = Config({"parallel.tensor=2", "parallel.pipeline=2"});
+  for (const char* word : {"", "2,1,2,2,1,2", "2,1,4,2,1,2,4", "2,1,2,2,0,2,4", "2,1,2,2,1,3,4",
+                           "2,1,2,2,1,-1,4", "2,1,2,2,1,2,3", "2,1,2,2,1,2,-4"}) {
+    TrainConfig config = given;
+    EXPECT_FALSE(KeepCoreChoice(word, sizes, config)) << word;
+    EXPECT_EQ(config.tensor_chunks, 0) << word;
+    EXPECT_EQ(config.micro_batch, 0) << word;
+  }
+  TrainConfig config = given;
+  EXPECT_TRUE(KeepCoreChoice("2,1,2,2,1,2,4", sizes, config));
+  config = given;
+  config.device = DeviceKind::kCuda;
+  EXPECT_FALSE(KeepCoreChoice("2,1,2,2,1,2,4", sizes, config));
+}
+
 // Else what a run without a tensor axis takes back for memory would be nothing.
 TEST(CoreShareTest, WithoutATensorAxisNoRowsAreKept) {
   TrainConfig config = Config({});
