@@ -171,6 +171,10 @@ absl::Status ReadParallel(const Settings& settings, TrainConfig& config) {
     config.pipeline_chunks = several ? 2 : 1;
   }
   config.receives_ahead = static_cast<int>(settings.Integer("parallel.receives_ahead"));
+  const std::string& replan = settings.Text("parallel.replan");
+  config.replan = replan == "off"   ? ReplanKind::kOff
+                  : replan == "any" ? ReplanKind::kAny
+                                    : ReplanKind::kBitwise;
   absl::StatusOr<OverlapAxes> overlap = ParseOverlap(settings.Text("parallel.overlap"));
   if (!overlap.ok()) {
     return WrongValue(settings, "parallel.overlap", overlap.status().message());

@@ -58,7 +58,10 @@ struct OverlapAxes {
   bool expert = true;
 };
 enum class ScheduleKind { kCosine, kConstant };
-enum class GatheredRows { kAuto, kAgain, kKeep };       // parallel.tensor_gathered
+enum class GatheredRows { kAuto, kAgain, kKeep };  // parallel.tensor_gathered
+// Whether a pipeline's lists are made anew for measured durations (parallel/schedule_replan.h), and
+// whether losses stay as they were to the bit.
+enum class ReplanKind : uint8_t { kOff, kBitwise, kAny };
 enum class ReducePrecision { kAuto, kCompute, kFp32 };  // kAuto: fp32 where micro-batches add up
 
 // How rotary frequencies are changed for longer samples than a model was trained on: all divided by
@@ -150,6 +153,7 @@ struct TrainConfig {
   // Passes of the pipeline ahead of the running one whose receives are posted: one to be there when
   // that ends, one more because two neighbours seldom run in step.
   int receives_ahead = 2;
+  ReplanKind replan = ReplanKind::kBitwise;
   OverlapAxes overlap;
   topology::PipelineScheduleKind pipeline_schedule = topology::PipelineScheduleKind::k1F1B;
   int zero_stage = 1;

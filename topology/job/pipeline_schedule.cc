@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
-#include <limits>
-#include <queue>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "topology/job/pass_ends.h"
+#include "topology/job/zero_bubble_v.h"
 
 namespace weft::topology {
 namespace {
@@ -60,21 +59,6 @@ absl::Status Check(const PipelineSpec& spec) {
   return absl::OkStatus();
 }
 
-absl::Status CheckDurations(const PipelineSpec& spec, absl::Span<const PassDurations> by_depth) {
-  if (by_depth.size() != static_cast<size_t>(spec.depth())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("durations of ", by_depth.size(), " chunks for a model of ", spec.depth()));
-  }
-  for (const PassDurations& one : by_depth) {
-    for (double duration : {one.forward, one.backward, one.weight, one.transfer}) {
-      if (duration >= 0 && std::isfinite(duration)) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("a pass or message takes ", duration, "; a number from 0 is right"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // The k-th forward (or backward) pass of a stage under gpipe, 1f1b, eager-1f1b and interleaved.
 PipelinePass Kth(const PipelineSpec& spec, int k, PassKind kind) {
   PipelinePass pass{.kind = kind, .micro_batch = k};
@@ -110,42 +94,6 @@ std::vector<PipelinePass> Alternate(const PipelineSpec& spec, int stage) {
   return order;
 }
 
-// When each forward and backward pass has ended, by depth and micro-batch; -1: not yet.
-class EndTimes {
- public:
-  explicit EndTimes(const PipelineSpec& spec)
-      : spec_(spec),
-        ends_(static_cast<size_t>(spec.depth()) * static_cast<size_t>(spec.micro_batches) * 2, -1) {
-  }
-
-  double& Of(int depth, const PipelinePass& pass) {
-    const size_t index = static_cast<size_t>(depth) * static_cast<size_t>(spec_.micro_batches) +
-                         static_cast<size_t>(pass.micro_batch);
-    return ends_[index * 2 + (pass.kind == PassKind::kForward ? 0 : 1)];
-  }
-  // When what `pass` needs is there; -1: what it needs has not run. `transfer` is added between two
-  // stages.
-  double Ready(int stage, const PipelinePass& pass, double transfer) {
-    const int depth = DepthOf(spec_, stage, pass.chunk);
-    if (pass.kind == PassKind::kWeight) {
-      return Of(depth, {PassKind::kBackward, pass.chunk, pass.micro_batch});
-    }
-    const bool forward = pass.kind == PassKind::kForward;
-    if (!forward && Of(depth, {PassKind::kForward, pass.chunk, pass.micro_batch}) < 0) return -1;
-    if (forward && depth == 0) return 0;
-    if (!forward && depth == spec_.depth() - 1) {
-      return Of(depth, {PassKind::kForward, pass.chunk, pass.micro_batch});
-    }
-    const int source = forward ? depth - 1 : depth + 1;
-    const double end = Of(source, pass);
-    return end < 0 || PlaceOfDepth(spec_, source).stage == stage ? end : end + transfer;
-  }
-
- private:
-  const PipelineSpec& spec_;
-  std::vector<double> ends_;
-};
-
 // zb-h1: 1f1b, whose stage i puts each weight pass off until i others are due, so that it holds p
 // activations at most; the passes put off fill the time in which 1f1b drains.
 std::vector<PipelinePass> ZeroBubbleH1(const PipelineSpec& spec, int stage) {
@@ -162,140 +110,6 @@ std::vector<PipelinePass> ZeroBubbleH1(const PipelineSpec& spec, int stage) {
   while (weights < m) order.push_back({PassKind::kWeight, 0, weights++});
   return order;
 }
-
-double DurationOf(const PassDurations& durations, PassKind kind) {
-  switch (kind) {
-    case PassKind::kForward:
-      return durations.forward;
-    case PassKind::kBackward:
-      return durations.backward;
-    case PassKind::kWeight:
-      return durations.weight;
-  }
-  return 0;
-}
-
-// Durations in whole numbers, of which sums are exact: passes that end at one time by arithmetic do
-// so in the plan, too.
-std::vector<PassDurations> InTicks(absl::Span<const PassDurations> by_depth) {
-  constexpr double kTicks = 1 << 20;  // of the longest
-  double longest = 0;
-  for (const PassDurations& one : by_depth) {
-    longest = std::max({longest, one.forward, one.backward, one.weight, one.transfer});
-  }
-  const double scale = longest > 0 ? kTicks / longest : 0;
-  std::vector<PassDurations> ticks;
-  for (const PassDurations& one : by_depth) {
-    ticks.push_back({.forward = std::round(one.forward * scale),
-                     .backward = std::round(one.backward * scale),
-                     .weight = std::round(one.weight * scale),
-                     .transfer = std::round(one.transfer * scale)});
-  }
-  return ticks;
-}
-
-// zb-v by list scheduling: a stage that is free runs a backward pass if one is ready (chunk 0
-// first: it frees what has been held longest), else a forward pass (chunk 1 first) while it holds
-// fewer than 2p activations of a chunk, which is 1f1b's memory, else a weight pass. Chunk 0 has all
-// but one of the 2p at most: with all of them a stage would have no room for the forward pass of
-// chunk 1 that must run before any backward pass.
-class ZeroBubbleVPlanner {
- public:
-  ZeroBubbleVPlanner(const PipelineSpec& spec, absl::Span<const PassDurations> by_depth)
-      : spec_(spec),
-        by_depth_(InTicks(by_depth)),
-        ends_(spec),
-        stages_(static_cast<size_t>(spec.stages)) {}
-
-  PipelineSchedule Plan() {
-    PipelineSchedule orders(stages_.size());
-    for (int s = 0; s < spec_.stages; ++s) turns_.emplace(0, s);
-    while (!turns_.empty()) {
-      const auto [now, s] = turns_.top();
-      turns_.pop();
-      PipelinePass pass;
-      if (now < stages_[static_cast<size_t>(s)].free_at || !Choose(s, now, pass)) continue;
-      Take(s, pass, now);
-      orders[static_cast<size_t>(s)].push_back(pass);
-    }
-    for (const std::vector<PipelinePass>& order : orders) {
-      WEFT_CHECK(order.size() == static_cast<size_t>(spec_.micro_batches) * 2 * 3,
-                 "no stage can go on");
-    }
-    return orders;
-  }
-
- private:
-  struct Stage {
-    std::array<int, 2> next_forward = {0, 0}, next_backward = {0, 0};  // by chunk: micro-batch
-    std::array<int, 2> held = {0, 0};                                  // by chunk
-    std::vector<PipelinePass> weights;                                 // due
-    size_t weights_done = 0;
-    double free_at = 0;
-  };
-
-  bool IsReady(int s, const PipelinePass& pass, double now) {
-    if (pass.micro_batch == spec_.micro_batches) return false;
-    const size_t depth = static_cast<size_t>(DepthOf(spec_, s, pass.chunk));
-    const double ready = ends_.Ready(s, pass, by_depth_[depth].transfer);
-    return ready >= 0 && ready <= now;
-  }
-
-  bool HasRoom(const Stage& stage, int chunk) const {
-    const int most = 2 * spec_.stages;
-    return stage.held[0] + stage.held[1] < most && (chunk == 1 || stage.held[0] < most - 1);
-  }
-
-  bool Choose(int s, double now, PipelinePass& pass) {
-    Stage& stage = stages_[static_cast<size_t>(s)];
-    for (int chunk : {0, 1}) {
-      pass = {PassKind::kBackward, chunk, stage.next_backward[static_cast<size_t>(chunk)]};
-      if (IsReady(s, pass, now)) return true;
-    }
-    for (int chunk : {1, 0}) {
-      pass = {PassKind::kForward, chunk, stage.next_forward[static_cast<size_t>(chunk)]};
-      if (HasRoom(stage, chunk) && IsReady(s, pass, now)) return true;
-    }
-    if (stage.weights_done == stage.weights.size()) return false;
-    pass = stage.weights[stage.weights_done];
-    return true;
-  }
-
-  void Take(int s, const PipelinePass& pass, double now) {
-    Stage& stage = stages_[static_cast<size_t>(s)];
-    const size_t chunk = static_cast<size_t>(pass.chunk);
-    const int depth = DepthOf(spec_, s, pass.chunk);
-    const double end = now + DurationOf(by_depth_[static_cast<size_t>(depth)], pass.kind);
-    stage.free_at = end;
-    turns_.emplace(end, s);
-    if (pass.kind == PassKind::kWeight) {
-      ++stage.weights_done;
-      --stage.held[chunk];
-      return;
-    }
-    if (pass.kind == PassKind::kForward) {
-      ++stage.next_forward[chunk];
-      ++stage.held[chunk];
-    } else {
-      ++stage.next_backward[chunk];
-      stage.weights.push_back({PassKind::kWeight, pass.chunk, pass.micro_batch});
-    }
-    ends_.Of(depth, pass) = end;
-    const int target = pass.kind == PassKind::kForward ? depth + 1 : depth - 1;
-    if (target < 0 || target >= spec_.depth()) return;
-    turns_.emplace(end + by_depth_[static_cast<size_t>(target)].transfer,
-                   PlaceOfDepth(spec_, target).stage);
-  }
-
-  // When a stage is free or has its input, and its number; the earliest first.
-  using Turn = std::pair<double, int>;
-
-  const PipelineSpec spec_;
-  const std::vector<PassDurations> by_depth_;
-  EndTimes ends_;
-  std::vector<Stage> stages_;
-  std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns_;
-};
 
 // The half layers of a model, of which the even ones are first halves, cut into consecutive chunks.
 struct HalfLayers {
@@ -569,6 +383,21 @@ int ActivationsMost(const PipelineSpec& spec, int stage) {
   return all;
 }
 
+absl::Status CheckDurations(const PipelineSpec& spec, absl::Span<const PassDurations> by_depth) {
+  if (by_depth.size() != static_cast<size_t>(spec.depth())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("durations of ", by_depth.size(), " chunks for a model of ", spec.depth()));
+  }
+  for (const PassDurations& one : by_depth) {
+    for (double duration : {one.forward, one.backward, one.weight, one.transfer}) {
+      if (duration >= 0 && std::isfinite(duration)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("a pass or message takes ", duration, "; a number from 0 is right"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec) {
   WEFT_RETURN_IF_ERROR(Check(spec));
   return MakePipelineSchedule(
@@ -579,7 +408,7 @@ absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec,
                                                       absl::Span<const PassDurations> by_depth) {
   WEFT_RETURN_IF_ERROR(Check(spec));
   WEFT_RETURN_IF_ERROR(CheckDurations(spec, by_depth));
-  if (spec.kind == Kind::kZeroBubbleV) return ZeroBubbleVPlanner(spec, by_depth).Plan();
+  if (spec.kind == Kind::kZeroBubbleV) return PlanZeroBubbleV(spec, by_depth);
   PipelineSchedule schedule;
   for (int stage = 0; stage < spec.stages; ++stage) {
     schedule.push_back(spec.kind == Kind::kZeroBubbleH1 ? ZeroBubbleH1(spec, stage)

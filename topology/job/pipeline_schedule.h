@@ -19,10 +19,10 @@
 //                chunk 1 up again (Qi et al., 2024, "Pipeline parallelism with controllable
 //                memory", section 3)
 //
-// zb-v's lists come from list scheduling with the durations that are given and the paper's limit of
-// activations held, not from the paper's tables. With equal durations for the three kinds of passes
-// and no fewer micro-batches than stages they are up to three passes longer than the shortest for 5
-// to 7 stages, and up to p - 4 passes for 8 to 12.
+// zb-v's lists come from list scheduling with the durations that are given (zero_bubble_v.h), and
+// can be made anew for those that were measured (pipeline_replan.h). With equal durations for the
+// three kinds of passes and no fewer micro-batches than stages they are up to three passes longer
+// than the shortest for 5 to 7 stages, and up to p - 4 passes for 8 to 12.
 // Pure functions; thread-safe.
 #ifndef WEFT_TOPOLOGY_JOB_PIPELINE_SCHEDULE_H_
 #define WEFT_TOPOLOGY_JOB_PIPELINE_SCHEDULE_H_
@@ -31,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -103,6 +104,9 @@ struct PassDurations {
   double weight = 1;    // used where the schedule splits the backward pass
   double transfer = 0;  // of an activation or its gradient to the chunk from another stage
 };
+
+// InvalidArgument: they are not those of depth() chunks, or one is negative or not finite.
+absl::Status CheckDurations(const PipelineSpec& spec, absl::Span<const PassDurations> by_depth);
 
 // The passes of every stage, in the order in which the stage runs them. InvalidArgument says which
 // number is wrong: interleaved needs m to be a multiple of p and v > 1; zb-v needs v = 2, the

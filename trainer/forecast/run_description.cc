@@ -16,6 +16,7 @@
 #include "trainer/forecast/memory_estimate.h"
 #include "trainer/groups/parallel_groups.h"
 #include "trainer/model/parameters.h"
+#include "trainer/parallel/schedule_replan.h"
 #include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
@@ -48,6 +49,18 @@ void AppendStages(const TrainConfig& config, const StepPlan& plan, absl::Span<co
         stage, absl::StrJoin(pieces, ", "), 100 * work / all, held[static_cast<size_t>(stage)],
         plan.pipeline.micro_batches * plan.pipeline.chunks);
   }
+}
+
+// When the lists are made anew, and what that may change.
+std::string DescribeReplan(const TrainConfig& config) {
+  return absl::StrFormat(
+      "  lists are made anew once, before step %d of a start, for the durations of steps %d to %d, "
+      "if passes then end 1 %% earlier: %s (parallel.replan)\n",
+      ScheduleReplan::kLastMeasured + 1, ScheduleReplan::kFirstMeasured,
+      ScheduleReplan::kLastMeasured,
+      config.replan == ReplanKind::kAny && config.model.tied
+          ? "the tied embedding's gradient may get other last bits"
+          : "losses stay the same to the bit");
 }
 
 // Where the experts of a layer are, and what goes to them.
@@ -167,6 +180,7 @@ absl::StatusOr<std::string> DescribeAs(const TrainConfig& config, const topology
                           "pipeline      %s, %d chunks a stage: bubble %.1f %% of the step\n",
                           ToString(plan.pipeline.kind), plan.pipeline.chunks, 100 * timing.bubble);
     AppendStages(config, plan, timing.activations_held, text);
+    if (ScheduleReplan::IsWanted(config, plan.pipeline)) text += DescribeReplan(config);
   }
   WEFT_ASSIGN_OR_RETURN(const std::vector<MemoryEstimate> stages,
                         AppendMemory(config, plan, keeps_snapshots, text));

@@ -53,7 +53,6 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
       device_(device),
       plan_(plan),
       schedule_(std::move(schedule)),
-      passes_(schedule_[static_cast<size_t>(groups->pipeline->rank())]),
       forward_passes_(ForwardPasses(plan.pipeline)),
       groups_(groups),
       trace_(trace),
@@ -62,6 +61,7 @@ Stepper::Stepper(const TrainConfig& config, const StepPlan& plan,
               config.model.hidden, at::TensorOptions(TypeOf(config.precision)).device(device),
               config.receives_ahead),
       waits_(plan_, schedule_, groups, trace),
+      replan_(config_, plan_.pipeline, groups->pipeline->rank(), groups->world.get()),
       loss_scale_(config),
       loss_(at::zeros({}, at::TensorOptions(at::kDouble).device(device))),
       held_(static_cast<size_t>(plan.pipeline.chunks * plan.pipeline.micro_batches)) {
@@ -106,6 +106,14 @@ Bytes Stepper::packed_bytes() const {
   return PackedBytes(config_.model,
                      plan_.PartOf(stage(), groups_->tensor->rank(), groups_->expert->rank()),
                      plan_.PartPacked(config_), config_.precision, chunks_[0]->gemm());
+}
+
+absl::Status Stepper::SetSchedule(topology::PipelineSchedule schedule) {
+  WEFT_CHECK(graphs_ == nullptr, "passes were captured for other lists");
+  WEFT_RETURN_IF_ERROR(
+      RunPipelineSchedule(plan_.pipeline, schedule, topology::PassDurations{}).status());
+  schedule_ = std::move(schedule);
+  return absl::OkStatus();
 }
 
 Gpt* Stepper::whole_model() {
@@ -249,7 +257,7 @@ void Stepper::SetGraphs(std::unique_ptr<GraphDevice> device) {
   // Parameters come from other ranks under the first micro-batch's forward pass, and gradients
   // leave under the last one's backward pass.
   graphs_ = std::make_unique<PassGraphs>(
-      std::move(device), passes_, /*spares_ends=*/plan_.sizes.data > 1,
+      std::move(device), passes(), /*spares_ends=*/plan_.sizes.data > 1,
       [this](int chunk) { return PassesOf(chunk); }, parameters_.get());
 }
 
@@ -293,6 +301,9 @@ absl::StatusOr<StepResult> Stepper::Step(int64_t step, const absl::StatusOr<Batc
                                          bool stop_requested) {
   return Guarded([&]() -> absl::StatusOr<StepResult> {
     groups_->set_step(step);
+    topology::PipelineSchedule better;
+    WEFT_ASSIGN_OR_RETURN(std::string replanned, replan_.BeforeStep(schedule_, better));
+    if (!better.empty()) WEFT_RETURN_IF_ERROR(SetSchedule(std::move(better)));
     waits_.Begin();
     const std::vector<int64_t> stand_in(
         batch.ok() ? 0 : static_cast<size_t>(plan_.local_rows * (config_.model.sequence + 1)));
@@ -304,12 +315,16 @@ absl::StatusOr<StepResult> Stepper::Step(int64_t step, const absl::StatusOr<Batc
     router_ = {};
     parameters_->BeginStep();
     BeginGraphs();
-    WEFT_RETURN_IF_ERROR(runner_.Run(passes_, *this));
+    WEFT_RETURN_IF_ERROR(runner_.Run(passes(), *this));
+    replan_.AddStep(passes(), runner_.times());
     WEFT_RETURN_IF_ERROR(waits_.SendPassTimes(runner_.times(), device_.is_cuda()));
     WEFT_RETURN_IF_ERROR(parameters_->FinishGradients());
     if (before_update_) WEFT_RETURN_IF_ERROR(before_update_());
     const double tokens = static_cast<double>(plan_.local_rows * plan_.TokensHeld(columns_ - 1));
-    return FinishStep(step, loss_.item<double>() / tokens, batch.status(), stop_requested);
+    absl::StatusOr<StepResult> result =
+        FinishStep(step, loss_.item<double>() / tokens, batch.status(), stop_requested);
+    if (result.ok()) result->replanned = std::move(replanned);
+    return result;
   });
 }
 

@@ -27,6 +27,7 @@
 #include "trainer/model/tensor_axis.h"
 #include "trainer/parallel/parameter_sets.h"
 #include "trainer/parallel/pipeline.h"
+#include "trainer/parallel/schedule_replan.h"
 #include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
@@ -61,6 +62,12 @@ class Stepper final : private PipelineStage {
   void set_before_update(std::function<absl::Status()> function) {
     before_update_ = std::move(function);
   }
+
+  // The lists of passes of all stages.
+  const topology::PipelineSchedule& schedule() const { return schedule_; }
+  // Other ones from the next step on, on all ranks together. FailedPrecondition where they are none
+  // for this pipeline; those that there were then stay. Not after SetGraphs.
+  absl::Status SetSchedule(topology::PipelineSchedule schedule);
 
   // To be saved with the parameters.
   LossScale& loss_scale() { return loss_scale_; }
@@ -110,6 +117,10 @@ class Stepper final : private PipelineStage {
     return DepthOf(plan_.pipeline, stage(), chunk) == plan_.pipeline.depth() - 1;
   }
   int stage() const { return groups_->pipeline->rank(); }
+  // Of a step, this stage's.
+  const std::vector<topology::PipelinePass>& passes() const {
+    return schedule_[static_cast<size_t>(stage())];
+  }
   Held& HeldOf(int chunk, int micro_batch) {
     return held_[static_cast<size_t>(chunk * plan_.pipeline.micro_batches + micro_batch)];
   }
@@ -130,8 +141,7 @@ class Stepper final : private PipelineStage {
   const TrainConfig config_;
   const at::Device device_;
   const StepPlan plan_;
-  const topology::PipelineSchedule schedule_;
-  const std::vector<topology::PipelinePass>& passes_;         // of a step, this stage's
+  topology::PipelineSchedule schedule_;
   const std::vector<topology::PipelinePass> forward_passes_;  // of a validation batch
   ParallelGroups* const groups_;
   Trace* const trace_;
@@ -142,6 +152,7 @@ class Stepper final : private PipelineStage {
   std::vector<std::unique_ptr<Gpt>> chunks_;
   PipelineRunner runner_;
   StepWaits waits_;
+  ScheduleReplan replan_;
   LossScale loss_scale_;
   std::function<absl::Status()> before_update_;  // may be null
   std::unique_ptr<PassGraphs> graphs_;           // null: there are none

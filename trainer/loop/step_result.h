@@ -33,6 +33,8 @@ struct StepResult {
     double seconds = 0, share = 0;
   };
   std::optional<Bubble> bubble;
+  // What came of planning the pipeline anew before the step; empty: it was not.
+  std::string replanned;
   std::string skipped;  // why the step was left out, with its number; empty: it was not
   bool stop = false;    // some rank was asked to stop
 };

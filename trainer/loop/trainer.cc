@@ -395,6 +395,7 @@ class Run {
       metrics.validation_loss = validation_loss_;
     }
     account_.Count(metrics);
+    if (is_first() && !result.replanned.empty()) progress_->Note(result.replanned);
     if (is_first()) LogStep(result, metrics);
     if (is_last) return Save();
     if (saver_.IsDue(step)) {

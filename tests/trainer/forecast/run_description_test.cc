@@ -103,5 +103,26 @@ TEST(DescribeRunTest, NumbersOfSixteenBitsAreAsWideInBothTypes) {
   EXPECT_NE(lines("fp16"), lines("fp32"));
 }
 
+TEST(DescribeRunTest, SaysWhetherAPipelineIsPlannedAnew) {
+  const auto description = [](const std::vector<std::string>& more) {
+    std::vector<std::string> settings = {"data.prefix=none", "model.layers=4",
+                                         "parallel.pipeline=2", "train.global_batch=16"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    absl::StatusOr<TrainConfig> config = LoadTrainConfig("", settings, "tiny");
+    EXPECT_TRUE(config.ok()) << config.status();
+    config->model.vocabulary = 512;
+    const absl::StatusOr<std::string> text = DescribeRun(*config, 2, 2, false);
+    EXPECT_TRUE(text.ok()) << text.status();
+    return text.ok() ? *text : "";
+  };
+  const std::string said = "lists are made anew once, before step 7 of a start, .*";
+  EXPECT_THAT(description({"parallel.schedule=zb-v"}), ContainsRegex(said + "to the bit"));
+  EXPECT_THAT(description({"parallel.schedule=zb-v", "parallel.replan=any"}),
+              ContainsRegex(said + "other last bits"));
+  EXPECT_FALSE(absl::StrContains(description({"parallel.schedule=zb-v", "parallel.replan=off"}),
+                                 "made anew"));
+  EXPECT_FALSE(absl::StrContains(description({"parallel.schedule=zb-h1"}), "made anew"));
+}
+
 }  // namespace
 }  // namespace weft::train

@@ -14,6 +14,7 @@ namespace weft::train {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class MeasureRunTest : public TrainRunTest {
  protected:
@@ -116,6 +117,33 @@ TEST_F(MeasureRunTest, BothWaysToCountAttentionAreWrittenAndNamed) {
   EXPECT_NEAR(row["mfu"].get<double>() / (rate * (6 * weights + 6 * 2 * 64 * 32)), 1, 1e-6);
   EXPECT_NEAR(row["mfu_full"].get<double>() / (rate * (6 * weights + 12 * 2 * 64 * 32)), 1, 1e-6);
   EXPECT_EQ(row["bubble_seconds"], 0.0);
+}
+
+TEST_F(MeasureRunTest, APipelineIsPlannedAnewForItsDurationsAndLossesStayTheSame) {
+  // Recomputation makes backward passes longer than the first lists are made for.
+  const std::vector<std::string> common = {
+      "model.layers=4",       "train.precision=fp32",   "train.steps=10",
+      "train.global_batch=8", "train.micro_batch=1",    "train.recompute=full",
+      "parallel.pipeline=2",  "parallel.schedule=zb-v", "sample.tokens=0",
+      "checkpoint.every=0",   "validation.every=0"};
+  const auto losses = [&](const std::string& kind) {
+    std::vector<std::string> settings = common;
+    settings.push_back("parallel.replan=" + kind);
+    const Outcome outcome = Run(2, "replan_" + kind, settings);
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    const std::string tells =
+        "with the passes' durations in steps 3 to 6 since the start the bubble of its lists is ";
+    if (kind == "off") {
+      EXPECT_THAT(outcome.output, Not(HasSubstr(tells)));
+    } else {
+      EXPECT_THAT(outcome.output, HasSubstr(tells));
+    }
+    return Metrics("replan_" + kind);
+  };
+  const auto off = losses("off");
+  ASSERT_EQ(off.size(), 10U);
+  EXPECT_EQ(LargestDifference(off, losses("bitwise")), 0.0);
+  EXPECT_LT(LargestDifference(off, losses("any")), 1e-5);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "topology/job/pipeline_replan.h"
 
 namespace weft::topology {
 namespace {
@@ -45,13 +46,31 @@ struct StagePass {
   PipelinePass pass;
 };
 
+// The lists of all stages: for passes that take the same time, or where zb-v's are shorter then,
+// for the times that the step's passes take.
+absl::StatusOr<PipelineSchedule> ListsOf(const TrainingStep& step) {
+  const PipelineSpec spec = step.Pipeline();
+  std::vector<PassDurations> durations;
+  for (int depth = 0; depth < spec.depth(); ++depth) {
+    auto seconds = [&](PassKind kind) {
+      return absl::ToDoubleSeconds(PassTime(step, kind, depth == spec.depth() - 1));
+    };
+    durations.push_back({.forward = seconds(PassKind::kForward),
+                         .backward = seconds(PassKind::kBackward),
+                         .weight = seconds(PassKind::kWeight)});
+  }
+  WEFT_ASSIGN_OR_RETURN(const PipelineSchedule equal, MakePipelineSchedule(spec));
+  WEFT_ASSIGN_OR_RETURN(PipelineReplan lists, ReplanPipeline(spec, equal, durations));
+  return std::move(lists.schedule);
+}
+
 // The passes of all stages, each after those it needs: in the order in which they begin when all
 // take the same time.
-absl::StatusOr<std::vector<StagePass>> OrderOfPasses(const PipelineSpec& spec) {
-  WEFT_ASSIGN_OR_RETURN(const PipelineSchedule schedule, MakePipelineSchedule(spec));
+absl::StatusOr<std::vector<StagePass>> OrderOfPasses(const TrainingStep& step) {
+  WEFT_ASSIGN_OR_RETURN(const PipelineSchedule schedule, ListsOf(step));
   WEFT_ASSIGN_OR_RETURN(
       const PipelineTiming timing,
-      RunPipelineSchedule(spec, schedule, {.forward = 1, .backward = 1, .weight = 1}));
+      RunPipelineSchedule(step.Pipeline(), schedule, {.forward = 1, .backward = 1, .weight = 1}));
   std::vector<std::pair<double, StagePass>> begins;
   for (size_t stage = 0; stage < timing.stages.size(); ++stage) {
     for (const PipelineTiming::Span& span : timing.stages[stage]) {
@@ -420,7 +439,7 @@ absl::StatusOr<OperationId> AddTrainingStep(Workload& workload, const Fabric& fa
                                                      kMostOperations, " are built"));
   }
   WEFT_ASSIGN_OR_RETURN(std::vector<Endpoint> units, PlaceUnits(fabric, step.mesh));
-  WEFT_ASSIGN_OR_RETURN(const std::vector<StagePass> order, OrderOfPasses(step.Pipeline()));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<StagePass> order, OrderOfPasses(step));
   return StepWriter(workload, step, std::move(units)).Write(order);
 }
 
