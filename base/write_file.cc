@@ -139,6 +139,27 @@ absl::Status WriteNewFile(const std::string& path, absl::string_view text) {
   return error == 0 ? absl::OkStatus() : ErrnoStatus(error, absl::StrCat("write ", path));
 }
 
+absl::Status CheckOutput(const std::string& path) {
+  if (path.empty() || path == "-") return absl::OkStatus();
+  int error = 0;
+  struct stat info {};
+  if (stat(path.c_str(), &info) == 0) {
+    if (S_ISDIR(info.st_mode)) {
+      error = EISDIR;
+    } else if (faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) {
+      error = errno;
+    }
+  } else if (errno != ENOENT) {
+    error = errno;
+  } else if (lstat(path.c_str(), &info) != 0) {  // else a link, whose target is made by writing
+    std::string draft;
+    error = WriteDraft(path, "", nullptr, draft);
+    if (error == 0) unlink(draft.c_str());
+    if (error == ENAMETOOLONG) error = 0;  // the draft's name is longer than the file's
+  }
+  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, absl::StrCat("write ", path));
+}
+
 absl::Status WriteOutput(const std::string& path, absl::string_view text) {
   if (path != "-") return WriteFile(path, text);
   std::fwrite(text.data(), 1, text.size(), stdout);

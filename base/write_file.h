@@ -22,6 +22,12 @@ absl::Status WriteNewFile(const std::string& path, absl::string_view text);
 // As WriteFile(), but "-" is standard output.
 absl::Status WriteOutput(const std::string& path, absl::string_view text);
 
+// Whether WriteFile() can write the file, for a program whose result takes long to compute: it asks
+// before it begins. A file that is there is not touched, a missing one is not there afterwards, and
+// pipes and devices are not opened. "-", standard output, and "", no file, are fine. Errors: as
+// those of WriteFile(); a disk that fills up meanwhile is still an error of writing.
+absl::Status CheckOutput(const std::string& path);
+
 }  // namespace weft
 
 #endif  // WEFT_BASE_WRITE_FILE_H_

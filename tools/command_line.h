@@ -13,11 +13,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/records.h"
+#include "base/status.h"
+#include "base/units.h"
 #include "base/version.h"
 
 namespace weft {
@@ -57,6 +60,19 @@ inline std::string CheckJobName(const std::string& name) {
   if (!name.empty() && name.size() <= kJobNameBytesMax) return "";
   return absl::StrCat("a job's name has 1 to ", kJobNameBytesMax, " bytes, '", name, "' has ",
                       name.size());
+}
+
+// For options whose empty value says nothing: a script's "$VARIABLE" that is not set.
+inline std::string CheckNotEmpty(const std::string& text) {
+  return text.empty() ? "the value is empty; leave the option out, or give it one" : "";
+}
+
+// Reads the value of an option: "65536", "64KiB", "32M".
+inline absl::Status TakeBytes(absl::string_view option, absl::string_view text, Bytes& bytes) {
+  const absl::StatusOr<Bytes> parsed = ParseBytes(text);
+  if (!parsed.ok()) return Annotate(parsed.status(), option);
+  bytes = *parsed;
+  return absl::OkStatus();
 }
 
 // Whether a text is a time of 0 or more that is not infinite.

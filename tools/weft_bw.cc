@@ -16,6 +16,7 @@
 #include "base/open_files.h"
 #include "base/status.h"
 #include "collectives/communicator.h"
+#include "collectives/planner/cost.h"
 #include "collectives/planner/planner.h"
 #include "tools/bw/calibrate.h"
 #include "tools/bw/comparison.h"
@@ -31,6 +32,7 @@ namespace {
 
 using collectives::DataType;
 using collectives::ReduceOp;
+using collectives::planner::Calibration;
 
 // Every combination that makes a difference and that the library knows.
 std::vector<Case> CasesOf(const OperationInfo& info, const Options& options, int ranks) {
@@ -169,6 +171,13 @@ absl::Status RunCase(const Case& what, const Options& options, const Groups& gro
   return absl::OkStatus();
 }
 
+// What the file that --calibrate writes has of an earlier calibration; the defaults where there is
+// no file, or it is not whole.
+Calibration CalibrationBefore(const Settings& settings) {
+  absl::StatusOr<Calibration> before = collectives::planner::LoadCalibration(settings);
+  return before.ok() ? *std::move(before) : collectives::planner::DefaultCalibration();
+}
+
 absl::StatusOr<int> RunCalibration(Options options) {
   std::string file = options.settings.Text("collective.costs");
   if (file.empty()) file = collectives::planner::CalibrationFile();
@@ -176,7 +185,8 @@ absl::StatusOr<int> RunCalibration(Options options) {
     return absl::FailedPreconditionError(
         "--calibrate: there is no home to keep the costs in; name a file by collective.costs");
   }
-  // It need not be there yet.
+  const Calibration before = CalibrationBefore(options.settings);
+  // The endpoints that measure need no file, and this one need not be there yet.
   WEFT_RETURN_IF_ERROR(options.settings.Set("collective.costs", "", "--calibrate"));
   WEFT_ASSIGN_OR_RETURN(job::Joined job, job::Join(options.settings, "weft-bw"));
   const int rank = job.environment.rank.value();
@@ -187,7 +197,7 @@ absl::StatusOr<int> RunCalibration(Options options) {
   WEFT_ASSIGN_OR_RETURN(const auto ready, control.Exchange({writable.ok() ? 1.0 : 0.0}));
   if (!writable.ok()) return Annotate(writable, "--calibrate");
   if (ready[0][0] == 0) return EXIT_FAILURE;
-  WEFT_ASSIGN_OR_RETURN(const Calibrated measured, Calibrate(job, control, options.force));
+  WEFT_ASSIGN_OR_RETURN(const Calibrated measured, Calibrate(job, control, before, options.force));
   if (rank != 0) return EXIT_SUCCESS;
   const std::string trouble = measured.Trouble();
   const bool keeps = measured.measured && (trouble.empty() || options.force);

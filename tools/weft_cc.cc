@@ -113,6 +113,7 @@ struct TuneFiles {
 };
 
 absl::Status RunCompare(const CompareOptions& options, const std::string& json) {
+  WEFT_RETURN_IF_ERROR(CheckOutput(json));
   ProgressLine line;
   auto progress = [&](size_t done, size_t all) { line.Update(done, all); };
   WEFT_ASSIGN_OR_RETURN(std::vector<CompareRow> rows, Compare(options, progress));
@@ -172,6 +173,9 @@ absl::Status RunTune(TuneOptions options, const std::string& scenario, TuneFiles
   if (!files.plan.empty()) WEFT_RETURN_IF_ERROR(UsePlan(files, options, notes));
   if (!files.fabric.empty()) options.scenario.fabric = files.fabric;
   if (!files.workload.empty()) options.scenario.workload = files.workload;
+  for (const std::string& file : {files.json, files.svg, files.out}) {
+    WEFT_RETURN_IF_ERROR(CheckOutput(file));
+  }
   ProgressLine line;
   auto progress = [&](size_t done, size_t of) { line.Update(done, of); };
   WEFT_ASSIGN_OR_RETURN(std::vector<TuneRow> rows, Tune(options, progress));

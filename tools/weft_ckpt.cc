@@ -149,7 +149,8 @@ struct CopyCommand {
     app.add_option("folder", folder,
                    "a folder of checkpoints, made where it is missing; one of the same step there "
                    "is replaced")
-        ->required();
+        ->required()
+        ->check(CheckNotEmpty);
     app.add_flag("--json", json, "one JSON object");
   }
 
@@ -187,7 +188,8 @@ struct ConvertCommand {
         ->check(CLI::ExistingDirectory);
     app.add_option("target", target,
                    "a folder that is not there yet, or empty; with --from of a new run")
-        ->required();
+        ->required()
+        ->check(CheckNotEmpty);
     const auto formats = CLI::IsMember({kHuggingFace, kDcp});
     auto* to_option = app.add_option("--to", to,
                                      "format to write: huggingface (parameters alone), dcp "

@@ -71,6 +71,7 @@ absl::StatusOr<int> Finish(const Options& options, const std::string& text,
 }
 
 absl::StatusOr<int> RunHost(const Options& options, absl::Duration watch) {
+  WEFT_RETURN_IF_ERROR(CheckOutput(options.json));
   if (watch > absl::ZeroDuration() && isatty(STDERR_FILENO) != 0) {
     absl::FPrintF(stderr, "watching the counters for %s\n", absl::FormatDuration(watch));
   }
@@ -137,6 +138,7 @@ absl::Status ReadFirmwareOf(std::vector<net::RdmaDevice>& devices, const std::st
 }
 
 absl::StatusOr<int> TuneNics(const Options& options) {
+  WEFT_RETURN_IF_ERROR(CheckOutput(options.json));  // before --apply changes anything
   WEFT_RETURN_IF_ERROR(CheckRoot(options.root));
   net::NicWishes wishes;
   if (options.priority >= 0) wishes.priority = options.priority;
@@ -186,7 +188,7 @@ absl::StatusOr<absl::Duration> ParseDuration(const char* option, const std::stri
 
 absl::StatusOr<int> RunPairs(Options& options, const std::string& size, const std::string& timeout,
                              const std::vector<std::string>& settings, int argc, char** argv) {
-  WEFT_ASSIGN_OR_RETURN(options.pairs.size, ParseBytes(size));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--size", size, options.pairs.size));
   WEFT_ASSIGN_OR_RETURN(options.pairs.timeout, ParseDuration("--timeout", timeout));
   if (options.pairs.size < Bytes(8) || options.pairs.size > GiB(4)) {
     return absl::InvalidArgumentError(absl::StrCat("--size ", size, " is not from 8 to 4GiB"));
@@ -195,8 +197,9 @@ absl::StatusOr<int> RunPairs(Options& options, const std::string& size, const st
   for (const std::string& pair : settings) {
     WEFT_RETURN_IF_ERROR(options.settings.SetPair(pair, "--set"));
   }
-  if (options.ranks > 0) return job::BecomeLauncher(options.ranks, argc, argv);
-  return RunJob(options);
+  if (options.ranks == 0) return RunJob(options);
+  WEFT_RETURN_IF_ERROR(CheckOutput(options.json));
+  return job::BecomeLauncher(options.ranks, argc, argv);
 }
 
 int Main(int argc, char** argv) {

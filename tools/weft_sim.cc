@@ -127,6 +127,9 @@ absl::Status WriteFiles(const Run& run, const nlohmann::ordered_json& json) {
 }
 
 absl::StatusOr<int> RunOnce(const Options& options) {
+  for (const std::string& file : {options.json, options.timeline, options.svg}) {
+    WEFT_RETURN_IF_ERROR(CheckOutput(file));  // before what may take hours
+  }
   int64_t begin = SystemClock::Nanoseconds();
   WEFT_ASSIGN_OR_RETURN(Fabric fabric, topology::LoadFabric(options.fabric));
   auto workload = options.traffic.empty()

@@ -1,9 +1,4 @@
 // The measured costs of a machine as a file.
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -15,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "base/file_descriptor.h"
 #include "base/log.h"
 #include "base/machine_cache.h"
 #include "base/random.h"
@@ -136,14 +130,7 @@ std::vector<std::pair<std::string, double>> Numbers(const Calibration& calibrati
 absl::Status CheckWritable(const std::string& file) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(file).parent_path(), error);
-  if (std::filesystem::is_directory(file, error)) {
-    return absl::FailedPreconditionError(absl::StrCat("write ", file, ": it is a folder"));
-  }
-  const std::string draft = absl::StrCat(file, ".", getpid());
-  const FileDescriptor opened(open(draft.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-  if (!opened) return ErrnoStatus(errno, absl::StrCat("write ", file));
-  std::remove(draft.c_str());
-  return absl::OkStatus();
+  return CheckOutput(file);
 }
 
 absl::Status SaveCalibration(const Calibration& calibration, const std::string& file) {

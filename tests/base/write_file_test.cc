@@ -153,6 +153,41 @@ TEST(WriteFileTest, AFolderThatIsNotThereIsAnErrorThatNamesTheFile) {
   EXPECT_THAT(written.message(), HasSubstr("/nowhere/at/all"));
 }
 
+TEST(CheckOutputTest, WhatCannotBeWrittenIsNamedAndNothingIsTouched) {
+  ScratchFolder folder;
+  EXPECT_TRUE(CheckOutput("").ok());
+  EXPECT_TRUE(CheckOutput("-").ok());
+  EXPECT_TRUE(CheckOutput(folder / "new").ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  folder.Write("file", "before");
+  EXPECT_TRUE(CheckOutput(folder / "file").ok());
+  EXPECT_EQ(Contents(folder / "file"), "before");
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_TRUE(CheckOutput(pipe).ok());  // and does not wait for a reader
+  std::filesystem::create_symlink(folder / "later", folder / "link");
+  EXPECT_TRUE(CheckOutput(folder / "link").ok());
+  EXPECT_FALSE(std::filesystem::exists(folder / "later"));
+
+  for (const std::string& path : {folder.path(), folder / "file/below", folder / "none/file"}) {
+    const absl::Status refused = CheckOutput(path);
+    EXPECT_FALSE(refused.ok()) << path;
+    EXPECT_THAT(refused.message(), HasSubstr("write " + path));
+    EXPECT_EQ(refused, WriteFile(path, "x"));
+  }
+}
+
+TEST(CheckOutputTest, AFileOrAFolderThatMayNotBeWrittenIsRefused) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write every file";
+  ScratchFolder folder;
+  folder.Write("file", "before");
+  ASSERT_EQ(chmod((folder / "file").c_str(), 0400), 0);
+  EXPECT_TRUE(absl::IsPermissionDenied(CheckOutput(folder / "file")));
+  ASSERT_EQ(chmod(folder.path().c_str(), 0500), 0);
+  EXPECT_TRUE(absl::IsPermissionDenied(CheckOutput(folder / "new")));
+  ASSERT_EQ(chmod(folder.path().c_str(), 0700), 0);
+}
+
 TEST(WriteOutputTest, ADashIsStandardOutput) {
   testing::internal::CaptureStdout();
   absl::Status written = WriteOutput("-", "text\n");

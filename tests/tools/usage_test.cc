@@ -1,6 +1,7 @@
 // What every program does with words it does not know, and with output that is lost.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -28,6 +29,7 @@ TEST(Usage, WrongWordsEndWithTwo) {
         "weft-bw -o band -d float",
         "weft-bw --repeat-time -5s",
         "weft-bw --repeat-time inf",
+        "weft-bw --ranks 2 --calibrate --compare",
         "weft-bw link --ranks 2 -S -2",
         "weft-bw link --ranks 2 --max-usec 1",
         "weft-ckpt",
@@ -36,6 +38,8 @@ TEST(Usage, WrongWordsEndWithTwo) {
         "weft-ckpt verify /nonexistent",
         "weft-ckpt convert /tmp x",
         "weft-ckpt convert /tmp x --to nosuch",
+        "weft-ckpt convert /tmp '' --to dcp",
+        "weft-ckpt copy /tmp ''",
         "weft-ckpt convert /tmp x --to huggingface --from huggingface",
         "weft-ckpt convert /tmp x --to huggingface --set train.steps=1",
         "weft-ckpt convert /tmp x --from huggingface --set train.stepz=1",
@@ -106,6 +110,7 @@ TEST(Usage, WrongWordsEndWithTwo) {
 
 TEST(Usage, OptionsThatWouldHaveNoEffectAreRefused) {
   const std::vector<std::pair<std::string, std::string>> refused = {
+      {"weft-bw --ranks 2 --force", "--force requires --calibrate"},
       {"weft-ckpt convert /tmp x --to huggingface --python python3", "--python belongs to"},
       {"weft-ckpt convert /tmp x --from huggingface --python python3", "--python belongs to"},
       {"weft-driver --address here", "--address requires --etcd"},
@@ -118,6 +123,32 @@ TEST(Usage, OptionsThatWouldHaveNoEffectAreRefused) {
     if (outcome.status != 127) ExpectWrongUsage(outcome, said);  // 127: not in this build
   }
   EXPECT_EQ(RunProgram("weft-run -n 2 --no-relay --fan-out 0 true").status, 0);
+}
+
+// A line that names the file, and none of the work: with --json FILE there are tables as well.
+TEST(Usage, AResultThatCannotBeWrittenIsRefusedBeforeTheWorkForIt) {
+  const std::string fabric = "--fabric leaf-spine:leaves=2,spines=2,hosts_per_leaf=2 ";
+  const std::string job = fabric + "--layout dp=4 --model gpt-13b,global_batch=4 --node gpus=1 ";
+  for (const std::string& words :
+       {std::string("weft-bw link --ranks 2 -n 1 --json"),
+        std::string("weft-cc compare --scenario incast --cc swift --policy single --json"),
+        std::string("weft-cc tune --runs 2 --out"), std::string("weft-cc tune --runs 2 --svg"),
+        std::string("weft-doctor --json"), std::string("weft-doctor nics --json"),
+        std::string("weft-doctor pairs --ranks 2 --json"), std::string("weft-init phases --json"),
+        std::string("weft-nccl-harness weft --only introspection --json"),
+        std::string("weft-plan collective all_reduce --hosts 2 --json"),
+        std::string("weft-plan collective all_reduce --hosts 2 --svg"),
+        "weft-plan order " + job + "--json", "weft-plan paths " + job + "--ports",
+        "weft-sim " + fabric + "--workload permutation:bytes=1KB --json",
+        "weft-sim " + fabric + "--workload permutation:bytes=1KB --svg",
+        "weft-sim " + fabric + "--workload permutation:bytes=1KB --timeline"}) {
+    SCOPED_TRACE(words);
+    const Outcome outcome = RunProgram(words + " /nowhere/result");
+    if (outcome.status == 127) continue;  // this build has no such program
+    EXPECT_NE(outcome.status, 0);
+    EXPECT_THAT(outcome.output, HasSubstr("write /nowhere/result: "));
+    EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
+  }
 }
 
 // Records keep 63 bytes of it: a driver would find none of the job's.

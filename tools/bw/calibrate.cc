@@ -275,7 +275,8 @@ std::string Calibrated::Trouble() const {
   return text;
 }
 
-absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, bool force) {
+absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, const Calibration& before,
+                                     bool force) {
   const int ranks = control.ranks();
   if (ranks < 2) {
     return absl::InvalidArgumentError(
@@ -284,9 +285,9 @@ absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, bool fo
   Calibrated out;
   out.cores = Cores();
   if (control.rank() == 0) {  // the others wait for it at the store
-    const std::string before = Stat();
+    const std::string ticks = Stat();
     absl::SleepFor(kLook);
-    out.busy_cores = BusyCores(before, Stat(), out.cores);
+    out.busy_cores = BusyCores(ticks, Stat(), out.cores);
     if (double load = 0; getloadavg(&load, 1) == 1) out.load = load;
   }
   const bool refuses = out.busy_cores > kBusyMost && !force;
@@ -294,8 +295,7 @@ absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, bool fo
   if (refused[0][0] != 0) return out;
   out.measured = true;
   Calibration& calibration = out.costs;
-  WEFT_ASSIGN_OR_RETURN(calibration,
-                        collectives::planner::LoadCalibration(job.endpoint->settings()));
+  calibration = before;
   std::array<Calibration, kPasses> passes;
   passes.fill(calibration);
   for (Calibration& pass : passes) pass.switch_rank = 0;  // not measured

@@ -30,9 +30,10 @@ struct Calibrated {
 
 // Measures the transports that the setting `transport` has ranks use (auto: shm, where all ranks
 // share a host, and tcp), between the first and the last rank and between all; and, on rank 0, the
-// cores; several times. What is not measured stays as it was calibrated before.
+// cores; several times. What is not measured is as in `before`.
 // `force`: also beside other programs.
-absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, bool force);
+absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control,
+                                     const collectives::planner::Calibration& before, bool force);
 
 // How many of `cores` were busy on average between two readings of /proc/stat; 0: these do not
 // tell.

@@ -87,12 +87,15 @@ absl::Status Resolve(const Words& words, Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--redop ", words.reduction, " does not go with --datatype ", words.type));
   }
-  WEFT_ASSIGN_OR_RETURN(options.size_min, ParseBytes(words.size_min));
-  WEFT_ASSIGN_OR_RETURN(options.size_max,
-                        ParseBytes(words.size_max.empty() ? words.size_min : words.size_max));
-  WEFT_ASSIGN_OR_RETURN(options.step, ParseBytes(words.step));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--minbytes", words.size_min, options.size_min));
+  options.size_max = options.size_min;
+  if (!words.size_max.empty()) {
+    WEFT_RETURN_IF_ERROR(TakeBytes("--maxbytes", words.size_max, options.size_max));
+  }
+  WEFT_RETURN_IF_ERROR(TakeBytes("--stepbytes", words.step, options.step));
   if (options.size_max < options.size_min) {
-    return absl::InvalidArgumentError("--maxbytes is below --minbytes");
+    return absl::InvalidArgumentError(
+        absl::StrCat("--maxbytes ", words.size_max, " is below --minbytes ", words.size_min));
   }
   const bool by_bytes = options.factor == 0 || options.factor == 1;  // as nccl-tests has it
   if (!by_bytes && !(options.factor > 1 && std::isfinite(options.factor))) {
@@ -100,7 +103,15 @@ absl::Status Resolve(const Words& words, Options& options) {
                                                    " must be above 1, or 0 or 1 for --stepbytes"));
   }
   if (options.step <= Bytes(0) && options.factor <= 1) {
-    return absl::InvalidArgumentError("--stepbytes must be above 0");
+    return absl::InvalidArgumentError(
+        absl::StrCat("--stepbytes ", words.step, " must be above 0, or --stepfactor above 1"));
+  }
+  if (options.Sizes().size() > kSizesMost) {
+    const std::string growth = options.factor > 1 ? absl::StrCat("--stepfactor ", options.factor)
+                                                  : absl::StrCat("--stepbytes ", words.step);
+    return absl::InvalidArgumentError(
+        absl::StrCat("from --minbytes ", words.size_min, " to --maxbytes ", words.size_max, " by ",
+                     growth, " there are more than ", kSizesMost, " sizes; let them grow faster"));
   }
   WEFT_RETURN_IF_ERROR(TakeDuration("--repeat-time", words.repeat_time, options.repeat_time));
   if (!words.groups.empty()) {
@@ -204,19 +215,24 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--set", words.settings, "A setting, name=value; repeatable (see weft-settings)");
   app.add_flag("-I,--iteration-stats", options.iteration_stats,
                "Add smallest, p50, p99 and largest time of a single operation");
-  app.add_flag("--show-schedule", options.show_schedule,
-               "Print what rank 0 does for the first size of each operation and why, and time "
-               "nothing");
-  app.add_flag("--compare", options.compare,
-               "Measure every algorithm that could be taken, their repeats in turns; marks the "
-               "planner's choice by * and ends with its regret: how much longer it takes than the "
-               "fastest");
-  app.add_flag("--calibrate", options.calibrate,
-               "Measure what communication costs here, in seconds, and keep it in the file that "
-               "collective.costs names (empty: one for this machine in ~/.cache); all jobs choose "
-               "their algorithms by it from then on");
+  auto* show =
+      app.add_flag("--show-schedule", options.show_schedule,
+                   "Print what rank 0 does for the first size of each operation and why, and time "
+                   "nothing");
+  auto* compare = app.add_flag(
+      "--compare", options.compare,
+      "Measure every algorithm that could be taken, their repeats in turns; marks the "
+      "planner's choice by * and ends with its regret: how much longer it takes than the "
+      "fastest");
+  auto* calibrate = app.add_flag(
+      "--calibrate", options.calibrate,
+      "Measure what communication costs here, in seconds, and keep it in the file that "
+      "collective.costs names (empty: one for this machine in ~/.cache); all jobs choose "
+      "their algorithms by it from then on");
   app.add_flag("--force", options.force,
-               "With --calibrate: keep the numbers although other programs ran at the same time");
+               "With --calibrate: keep the numbers although other programs ran at the same time")
+      ->needs(calibrate);
+  calibrate->excludes(compare)->excludes(show);
   app.add_flag("--json", options.json, "Print one JSON object and no table");
 }
 
@@ -224,7 +240,7 @@ void Declare(CLI::App& app, Words& words, Options& options) {
 
 std::vector<Bytes> Options::Sizes() const {
   std::vector<Bytes> sizes;
-  for (Bytes size = size_min; size <= size_max;) {
+  for (Bytes size = size_min; size <= size_max && sizes.size() <= kSizesMost;) {
     sizes.push_back(size);
     if (factor > 1) {
       const double next = std::ceil(static_cast<double>(size.count()) * factor);

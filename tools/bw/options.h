@@ -18,6 +18,9 @@ namespace weft::bw {
 
 enum class Average { kRankZero = 0, kMean = 1, kMin = 2, kMax = 3 };  // over ranks
 
+// Sizes that are measured at most: more would be a slip, as --stepbytes 1 for --stepfactor 2.
+inline constexpr size_t kSizesMost = 100'000;
+
 struct Options {
   std::vector<Operation> operations{Operation::kAllReduce};
   std::vector<collectives::DataType> types{collectives::DataType::kFloat32};
@@ -48,6 +51,7 @@ struct Options {
   std::optional<topology::Mesh> groups;
   Settings settings{LibrarySettings()};
 
+  // From `size_min` to `size_max`; one above kSizesMost of them where there are more.
   std::vector<Bytes> Sizes() const;
 };
 

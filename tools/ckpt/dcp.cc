@@ -142,11 +142,16 @@ absl::Status RunDcpProgram(NewFolder& folder, const std::string& python,
   return absl::InternalError(absl::StrCat(python, ": ", absl::StripAsciiWhitespace(output->text)));
 }
 
+absl::Status CheckDcpPython(NewFolder& folder, const std::string& python) {
+  return RunDcpProgram(folder, python, {"check"});
+}
+
 absl::StatusOr<Converted> Convert(const ToDcp& options) {
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader,
                         OpenWithShapes(options.checkpoint));
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<NewFolder> folder, NewFolder::Create(options.target));
   const std::string exchange = folder->path() + "/exchange.safetensors";
+  WEFT_RETURN_IF_ERROR(CheckDcpPython(*folder, options.python));
   WEFT_RETURN_IF_ERROR(WriteExchange(*reader, exchange));
   WEFT_RETURN_IF_ERROR(RunDcpProgram(*folder, options.python, {"to", exchange, folder->path()}));
   WEFT_RETURN_IF_ERROR(train::RemoveTree(exchange));

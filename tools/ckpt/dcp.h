@@ -23,6 +23,11 @@ inline constexpr char kManifestEntry[] = "weft.manifest";
 absl::Status RunDcpProgram(NewFolder& folder, const std::string& python,
                            const std::vector<std::string>& arguments);
 
+// Whether `python` is a program that has what the other calls need, before anything long is done
+// for it: kNotFound names --python, kInternal has the program's own line. Takes seconds, since
+// PyTorch loads.
+absl::Status CheckDcpPython(NewFolder& folder, const std::string& python);
+
 struct ToDcp {
   std::string checkpoint;
   std::string target;              // a folder that is not there, or empty

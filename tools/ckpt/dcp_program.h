@@ -5,6 +5,7 @@
 //   to-model EXCHANGE FOLDER STEP    the files model, exp_avg and exp_avg_sq / model.safetensors of
 //                                    the exchange, by model_dcp.h's names
 //   from-model FOLDER EXCHANGE NAME  the way back, and the file "step"; NAME: of the first tensor
+//   check                  nothing: whether this Python has what the others need
 //
 // A folder's .metadata is a pickle. It is read by an Unpickler that knows the classes of the format
 // and nothing else, so that a folder from somebody else runs no code of theirs; shards are read
@@ -192,7 +193,7 @@ def from_model_dcp(folder, exchange, first):
 
 try:
     {"to": to_dcp, "from": from_dcp, "to-model": to_model_dcp,
-     "from-model": from_model_dcp}[sys.argv[1]](*sys.argv[2:])
+     "from-model": from_model_dcp, "check": lambda: None}[sys.argv[1]](*sys.argv[2:])
 except Exception as error:
     sys.exit(f"{sys.argv[2]}: {type(error).__name__}: {error}".splitlines()[0])
 )python";

@@ -59,6 +59,7 @@ absl::StatusOr<Converted> Convert(const ToModelDcp& options) {
   if (!config.ok()) return Annotate(config.status(), options.checkpoint);
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<NewFolder> folder, NewFolder::Create(options.target));
   const std::string exchange = folder->path() + "/exchange";
+  WEFT_RETURN_IF_ERROR(CheckDcpPython(*folder, options.python));
   Converted converted;
   for (const Part& part : kParts) {
     const std::vector<train::ParameterSpec> specs = train::GptParameters(config->model);

@@ -20,10 +20,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
-absl::Status CheckFree(const std::string& target) {
+// The name that a rename can give the folder: what stands there without links, "." and "..", or
+// `target` itself where there is nothing yet.
+absl::StatusOr<std::string> FreePlace(const std::string& target) {
+  if (target.empty()) {
+    return absl::InvalidArgumentError("the target's name is empty; name a new or an empty folder");
+  }
   std::error_code error;
   const fs::file_status status = fs::status(target, error);
-  if (status.type() == fs::file_type::not_found) return absl::OkStatus();
+  if (status.type() == fs::file_type::not_found) {
+    if (fs::is_symlink(fs::symlink_status(target, error))) {
+      return absl::NotFoundError(
+          absl::StrCat(target, " is a link to ", fs::read_symlink(target, error).string(),
+                       ", which is not there; make that folder, or name a new one"));
+    }
+    if (const std::string name = fs::path(target).filename().string();
+        name == "." || name == "..") {
+      return absl::InvalidArgumentError(
+          absl::StrCat(target, " ends with '", name, "'; name the new folder itself"));
+    }
+    return target;
+  }
   if (error) return ErrnoStatus(error.value(), absl::StrCat("look at ", target));
   if (status.type() != fs::file_type::directory) {
     return absl::AlreadyExistsError(
@@ -31,16 +48,27 @@ absl::Status CheckFree(const std::string& target) {
   }
   const bool is_empty = fs::is_empty(target, error);
   if (error) return ErrnoStatus(error.value(), absl::StrCat("list ", target));
-  if (is_empty) return absl::OkStatus();
-  return absl::AlreadyExistsError(
-      absl::StrCat(target, " holds files already; name a new or an empty folder"));
+  if (!is_empty) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(target, " holds files already; name a new or an empty folder"));
+  }
+  const std::string place = fs::canonical(target, error).string();
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("look at ", target));
+  struct stat own {};
+  struct stat above {};
+  if (stat(place.c_str(), &own) == 0 && stat(train::ParentFolder(place).c_str(), &above) == 0 &&
+      own.st_dev != above.st_dev) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        target, " is the root of a file system, which no folder replaces; name a folder in it"));
+  }
+  return place;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NewFolder>> NewFolder::Create(std::string target) {
   while (target.size() > 1 && target.back() == '/') target.pop_back();
-  WEFT_RETURN_IF_ERROR(CheckFree(target));
+  WEFT_ASSIGN_OR_RETURN(target, FreePlace(target));
   const std::string parent = train::ParentFolder(target);
   WEFT_RETURN_IF_ERROR(train::MakeFolders(parent));
   const std::string name = fs::path(target).filename().string();

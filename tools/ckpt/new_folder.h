@@ -25,8 +25,10 @@ namespace weft::ckpt {
 
 class NewFolder {
  public:
-  // kAlreadyExists: `target` is a file, or a folder that holds something. Once in a process, before
-  // it has other threads (tools/ending_signal.h).
+  // An empty folder is taken, also one that `target` is a link to. kAlreadyExists: `target` is a
+  // file, or a folder that holds something; kNotFound: a link to nothing; kFailedPrecondition: the
+  // root of a file system; kInvalidArgument: no name of a folder that can be made. Once in a
+  // process, before it has other threads (tools/ending_signal.h).
   static absl::StatusOr<std::unique_ptr<NewFolder>> Create(std::string target);
   ~NewFolder();  // without Commit: removes what was written
   NewFolder(const NewFolder&) = delete;

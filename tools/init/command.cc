@@ -183,9 +183,12 @@ absl::StatusOr<nlohmann::ordered_json> RunOperations(const Options& options) {
 
 int RunAndWrite(const std::string& program, const Run& run, const std::string& json,
                 int unavailable) {
-  absl::StatusOr<nlohmann::ordered_json> result = RunTo(run, json == "-");
-  absl::Status status = result.status();
-  if (status.ok() && !json.empty()) status = WriteOutput(json, JsonText(*result, 2) + "\n");
+  absl::Status status = CheckOutput(json);
+  if (status.ok()) {
+    const absl::StatusOr<nlohmann::ordered_json> result = RunTo(run, json == "-");
+    status = result.status();
+    if (status.ok() && !json.empty()) status = WriteOutput(json, JsonText(*result, 2) + "\n");
+  }
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(status.message()).c_str());
   if (absl::IsInvalidArgument(status)) return kWrongUsage;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "base/write_file.h"
 #include "tools/command_line.h"
 #include "tools/nccl_harness/report.h"
 #include "tools/nccl_harness/runner.h"
@@ -151,6 +152,7 @@ std::vector<Scenario> Chosen(const Words& words, const Options& options) {
 }
 
 absl::StatusOr<bool> RunAll(const Words& words, const Options& options) {
+  WEFT_RETURN_IF_ERROR(CheckOutput(words.json));
   WEFT_ASSIGN_OR_RETURN(PluginInfo plugin, Inspect(options.plugin, options.timeout));
   for (int version : options.versions) {
     if (std::find(plugin.versions.begin(), plugin.versions.end(), version) ==

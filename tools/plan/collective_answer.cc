@@ -9,6 +9,19 @@ using collectives::CollectiveKind;
 using collectives::CollectiveSpec;
 namespace planner = collectives::planner;
 
+// Whether a rank's count is of the whole buffer, and not of its part.
+bool CountsWhole(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBroadcast ||
+         kind == CollectiveKind::kReduce;
+}
+
+// Bytes of the whole buffer of `spec`.
+int64_t BytesOf(const CollectiveSpec& spec, const CollectiveGroup& group) {
+  const uint64_t count = spec.output_counts.empty() ? spec.count : spec.output_counts[0];
+  const uint64_t parts = CountsWhole(group.kind) ? 1 : static_cast<uint64_t>(group.ranks);
+  return static_cast<int64_t>(count * parts * group.element);
+}
+
 // nccl-tests' factor from size over time to bus bandwidth.
 double BusFactor(CollectiveKind kind, int ranks) {
   const double n = ranks;
@@ -58,11 +71,8 @@ CollectiveSpec SpecFor(const CollectiveGroup& group, int64_t bytes) {
   spec.groups_at_once = group.at_once;
   spec.others_at_once = group.others_at_once;
   spec.rounds_once = collectives::Reduces(group.kind) && group.sums_are_wide;
-  const bool whole = group.kind == CollectiveKind::kAllReduce ||
-                     group.kind == CollectiveKind::kBroadcast ||
-                     group.kind == CollectiveKind::kReduce;
   const size_t n = static_cast<size_t>(group.ranks);
-  if (!whole) spec.count /= n;
+  if (!CountsWhole(group.kind)) spec.count /= n;
   if (group.kind != CollectiveKind::kAllGatherV && group.kind != CollectiveKind::kAllToAllV) {
     return spec;
   }
@@ -80,7 +90,7 @@ CollectiveSpec SpecFor(const CollectiveGroup& group, int64_t bytes) {
 
 CollectiveAnswer Ask(const CollectiveGroup& group, int64_t bytes) {
   const CollectiveSpec spec = SpecFor(group, bytes);
-  CollectiveAnswer answer{.bytes = bytes};
+  CollectiveAnswer answer{.bytes = BytesOf(spec, group)};
   answer.choice = planner::ChoosePlan(spec, group.element, group.table,
                                       group.forced.For(spec, group.element, group.name));
   answer.plans = planner::PlansFor(spec, group.element, group.table);

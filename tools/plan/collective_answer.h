@@ -13,7 +13,7 @@ namespace weft::plan {
 
 // What is planned for one size.
 struct CollectiveAnswer {
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // of the whole buffer: of the size asked for, those that elements take up
   collectives::planner::Plan choice;
   std::vector<collectives::planner::Plan> plans;  // cheapest first
   // With --simulate, by plan: ns, or nothing where there are too many steps.
@@ -24,7 +24,8 @@ struct CollectiveAnswer {
   std::optional<double> Regret() const;
 };
 
-// A call with `bytes` of the whole buffer, as in weft-bw; parts of all-gather-v, ... are equal.
+// A call with `bytes` of the whole buffer, as in weft-bw, less what elements and equal parts do not
+// divide; parts of all-gather-v, ... are equal too.
 collectives::CollectiveSpec SpecFor(const CollectiveGroup& group, int64_t bytes);
 CollectiveAnswer Ask(const CollectiveGroup& group, int64_t bytes);
 

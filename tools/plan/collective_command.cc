@@ -18,6 +18,7 @@
 #include "collectives/planner/forced.h"
 #include "collectives/planner/planner.h"
 #include "collectives/reduce.h"
+#include "tools/command_line.h"
 #include "tools/plan/collective_answer.h"
 #include "tools/plan/collective_group.h"
 #include "tools/plan/collective_mesh.h"
@@ -36,7 +37,8 @@ using collectives::CollectiveSpec;
 namespace planner = collectives::planner;
 
 constexpr const char* kFooter =
-    R"(Sizes are of the whole buffer, as in weft-bw; busbw is algbw times nccl-tests' factor of the collective.
+    R"(Sizes are of the whole buffer, as in weft-bw, less what elements and ranks do not divide;
+busbw is algbw times nccl-tests' factor of the collective.
 Costs: --fabric for the network; for the rest the setting collective.costs, or what weft-bw --calibrate
 measured on this machine, or defaults. docs/collectives.md explains them, and the settings that force algorithms.
 
@@ -55,7 +57,8 @@ absl::StatusOr<std::vector<int64_t>> SizesOf(const std::vector<std::string>& sin
                                              const std::string& range) {
   std::vector<int64_t> sizes;
   for (const std::string& text : single) {
-    WEFT_ASSIGN_OR_RETURN(const Bytes bytes, ParseBytes(text));
+    Bytes bytes;
+    WEFT_RETURN_IF_ERROR(TakeBytes("--size", text, bytes));
     if (bytes > kSizeMost) {
       return absl::InvalidArgumentError(absl::StrCat("--size ", text, " is above 1 PiB"));
     }
@@ -67,8 +70,9 @@ absl::StatusOr<std::vector<int64_t>> SizesOf(const std::vector<std::string>& sin
     return absl::InvalidArgumentError(
         absl::StrCat("--sizes \"", range, "\" is no range, as 1KiB..256MiB"));
   }
-  WEFT_ASSIGN_OR_RETURN(const Bytes first, ParseBytes(ends[0]));
-  WEFT_ASSIGN_OR_RETURN(const Bytes last, ParseBytes(ends[1]));
+  Bytes first, last;
+  WEFT_RETURN_IF_ERROR(TakeBytes("--sizes", ends[0], first));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--sizes", ends[1], last));
   if (first.count() < 1 || last < first || last > kSizeMost) {
     return absl::InvalidArgumentError(
         absl::StrCat("--sizes \"", range, "\" must rise, from 1 B to at most 1 PiB"));
@@ -121,8 +125,10 @@ CollectiveCommand::CollectiveCommand(CLI::App& app)
   command.footer(kFooter);
   command.option_defaults()->always_capture_default();
   command.add_option("KIND", kind_, planner::KindNames())->required();
-  command.add_option("--size", size_, "Explains this size, with the runners-up; repeatable");
-  command.add_option("--sizes", sizes_, "Without --size: a line for each of this range, by 4");
+  auto* size =
+      command.add_option("--size", size_, "Explains this size, with the runners-up; repeatable");
+  command.add_option("--sizes", sizes_, "Without --size: a line for each of this range, by 4")
+      ->excludes(size);
   command.add_option("-d,--datatype", type_, "Type of the elements");
   command.add_option("--root", root_, "Root rank of broadcast, reduce, gather and scatter");
   command.add_option("--mesh", mesh_,
@@ -150,22 +156,26 @@ CollectiveCommand::CollectiveCommand(CLI::App& app)
   command.add_option("--transport", transport_, "As the setting; empty: the setting");
   command.add_option("--set", settings_, "A setting, name=value; repeatable (see weft-settings)");
   command.add_option("--count", count_, "Algorithms to print of each --size")
-      ->check(CLI::Range(1, 100));
-  command
-      .add_option("--simulate", simulate_,
-                  "Runs every plan's schedule on --fabric, by flows or packets; empty: not")
-      ->check(CLI::IsMember({"flow", "packet"}));
+      ->check(CLI::Range(1, 100))
+      ->needs(size);
+  auto* simulate =
+      command
+          .add_option("--simulate", simulate_,
+                      "Runs every plan's schedule on --fabric, by flows or packets; empty: not")
+          ->check(CLI::IsMember({"flow", "packet"}));
   command
       .add_option("--load-balance", balance_,
                   "Of --simulate. spray: no path has more than its share, as with planned ports; "
                   "ecmp: ports by chance")
-      ->check(CLI::IsMember({"spray", "ecmp"}));
+      ->check(CLI::IsMember({"spray", "ecmp"}))
+      ->needs(simulate);
   command
       .add_option(
           "--steps", steps_most_,
           "Of --simulate: plans whose schedules have more steps, of all ranks together, are "
           "not run; a million take some 400 MiB")
-      ->check(CLI::Range(int64_t{1}, int64_t{20'000'000}));
+      ->check(CLI::Range(int64_t{1}, int64_t{20'000'000}))
+      ->needs(simulate);
   command.add_flag("--nccl", nccl_,
                    "Of NCCL's own algorithms and protocols on --fabric: what the tuner of the NCCL "
                    "plugin asks for, with the times of all");
@@ -174,6 +184,8 @@ CollectiveCommand::CollectiveCommand(CLI::App& app)
 }
 
 absl::Status CollectiveCommand::Run() const {
+  WEFT_RETURN_IF_ERROR(CheckOutput(json_));
+  WEFT_RETURN_IF_ERROR(CheckOutput(svg_));
   Settings settings(LibrarySettings());
   WEFT_RETURN_IF_ERROR(settings.SetFromEnvironment(/*strict=*/false));
   for (const std::string& pair : settings_) {

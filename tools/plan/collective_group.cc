@@ -58,7 +58,10 @@ absl::StatusOr<std::vector<collectives::RankPlace>> PlacesByNumber(const std::st
     return absl::InvalidArgumentError(
         absl::StrCat("--hosts '", hosts, "' is no number of hosts; names of hosts need --fabric"));
   }
-  if (number > kRanksMax) return absl::InvalidArgumentError("--hosts: too many");
+  if (number > kRanksMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--hosts ", number, ": a group has at most ", kRanksMax, " ranks"));
+  }
   std::vector<collectives::RankPlace> places(static_cast<size_t>(number));
   for (int h = 0; h < number; ++h) places[static_cast<size_t>(h)].host = absl::StrCat("h", h);
   return places;
@@ -67,8 +70,11 @@ absl::StatusOr<std::vector<collectives::RankPlace>> PlacesByNumber(const std::st
 absl::Status Spread(absl::Span<const collectives::RankPlace> hosts, int ranks_per_host,
                     CollectiveGroup& group) {
   if (ranks_per_host == 0) ranks_per_host = std::max(hosts[0].nics, 1);
-  if (static_cast<int64_t>(hosts.size()) * ranks_per_host > kRanksMax) {
-    return absl::InvalidArgumentError(absl::StrCat("more than ", kRanksMax, " ranks"));
+  const int64_t ranks = static_cast<int64_t>(hosts.size()) * ranks_per_host;
+  if (ranks > kRanksMax) {
+    return absl::InvalidArgumentError(absl::StrCat(hosts.size(), " hosts with --ranks-per-host ",
+                                                   ranks_per_host, " are ", ranks,
+                                                   " ranks; a group has at most ", kRanksMax));
   }
   std::vector<collectives::RankPlace> places;
   for (const collectives::RankPlace& host : hosts) {

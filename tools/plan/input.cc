@@ -1,6 +1,8 @@
 #include "tools/plan/input.h"
 
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +10,7 @@
 #include "base/clock.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "tools/command_line.h"
 #include "tools/plan/progress.h"
 #include "topology/fabric/load.h"
@@ -63,7 +66,19 @@ std::string Input::Describe() const {
                       " hosts, ", gpus, gpus == 1 ? " GPU" : " GPUs", " each");
 }
 
-absl::StatusOr<Input> LoadInput(const InputWords& words) {
+absl::Status CheckOutputBeside(const std::string& out, const std::string& file) {
+  const absl::Status status = CheckOutput(file);
+  if (out.empty() || !absl::IsNotFound(status)) return status;
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path folder = fs::absolute(file, error).lexically_normal().parent_path();
+  const fs::path way = fs::absolute(out, error).lexically_normal().lexically_relative(folder);
+  const bool is_made = way.empty() || *way.begin() != "..";  // `folder` is `out`, or above it
+  return is_made ? absl::OkStatus() : status;
+}
+
+absl::StatusOr<Input> LoadInput(const InputWords& words, const std::string& out) {
+  WEFT_RETURN_IF_ERROR(CheckOutputBeside(out, words.json));
   Input input;
   WEFT_ASSIGN_OR_RETURN(input.job, topology::LoadJob(words.job_file, words.job));
   WEFT_ASSIGN_OR_RETURN(topology::Fabric fabric, topology::LoadFabric(words.fabric));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "topology/cost/cost_model.h"
 #include "topology/cost/cut_tree.h"
@@ -43,7 +44,11 @@ struct Input {
   std::string Describe() const;
 };
 
-absl::StatusOr<Input> LoadInput(const InputWords& words);
+// `out`: as below, of words.json.
+absl::StatusOr<Input> LoadInput(const InputWords& words, const std::string& out = "");
+// As CheckOutput(), for a command that makes the folder `out` (empty: none) before it writes
+// `file`, which may lie there.
+absl::Status CheckOutputBeside(const std::string& out, const std::string& file);
 
 // An order with its predicted cost.
 struct Candidate {

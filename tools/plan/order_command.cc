@@ -43,7 +43,7 @@ OrderCommand::OrderCommand(CLI::App& app)
 }
 
 absl::Status OrderCommand::Run() const {
-  WEFT_ASSIGN_OR_RETURN(Input input, LoadInput(words_));
+  WEFT_ASSIGN_OR_RETURN(Input input, LoadInput(words_, out_));
   std::vector<Candidate> candidates;
   for (const std::string& name : against_) {
     WEFT_ASSIGN_OR_RETURN(Candidate candidate, MakeCandidate(input, name));

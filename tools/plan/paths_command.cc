@@ -304,7 +304,9 @@ PathsCommand::PathsCommand(CLI::App& app)
 
 absl::Status PathsCommand::Run() const {
   const absl::Time begin = SystemClock().Now();
-  WEFT_ASSIGN_OR_RETURN(Input input, LoadInput(words_));
+  WEFT_RETURN_IF_ERROR(CheckOutput(svg_));
+  WEFT_RETURN_IF_ERROR(CheckOutputBeside(out_, ports_));
+  WEFT_ASSIGN_OR_RETURN(Input input, LoadInput(words_, out_));
   WEFT_ASSIGN_OR_RETURN(std::vector<size_t> kinds, Kinds(input, only_));
   WEFT_ASSIGN_OR_RETURN(Candidate candidate, MakeCandidate(input, order_));
   WEFT_ASSIGN_OR_RETURN(Placed placed, Place(input, candidate.order));

@@ -158,13 +158,6 @@ absl::Status ToDuration(const std::string& text, absl::string_view option, absl:
       absl::StrCat(option, " '", text, "' is no time, as in 200us or 1.5ms"));
 }
 
-absl::Status ToBytes(const std::string& text, absl::string_view option, Bytes& to) {
-  auto bytes = ParseBytes(text);
-  if (!bytes.ok()) return Annotate(bytes.status(), option);
-  to = *bytes;
-  return absl::OkStatus();
-}
-
 bool IsOn(const std::string& word, bool automatic) {
   return word == "auto" ? automatic : word == "on";
 }
@@ -206,7 +199,7 @@ absl::Status ResolveProtocol(const Words& words, Options& options) {
   WEFT_ASSIGN_OR_RETURN(simulated.policy, net::ParsePolicy(words.policy));
   simulated.paths = words.paths;
   simulated.hops = words.hops;
-  WEFT_RETURN_IF_ERROR(ToBytes(words.piece, "--piece", simulated.piece));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--piece", words.piece, simulated.piece));
   options.packet.make_transports = net::multipath::SimulatedTransports(simulated);
   return absl::OkStatus();
 }
@@ -214,15 +207,17 @@ absl::Status ResolveProtocol(const Words& words, Options& options) {
 absl::Status ResolveEcn(const Words& words, const std::string& transport, PacketOptions& packet) {
   topology::EcnOptions& ecn = packet.ecn;
   bool is_given = words.ecn_min != "auto" || words.ecn_max != "auto";
-  if (words.ecn_min != "auto") WEFT_RETURN_IF_ERROR(ToBytes(words.ecn_min, "--ecn-min", ecn.min));
-  if (words.ecn_max != "auto") WEFT_RETURN_IF_ERROR(ToBytes(words.ecn_max, "--ecn-max", ecn.max));
+  if (words.ecn_min != "auto") WEFT_RETURN_IF_ERROR(TakeBytes("--ecn-min", words.ecn_min, ecn.min));
+  if (words.ecn_max != "auto") WEFT_RETURN_IF_ERROR(TakeBytes("--ecn-max", words.ecn_max, ecn.max));
   if (words.ecn_probability != kAutomatic) ecn.probability_max = words.ecn_probability;
   if (words.ecn_reference == "auto") {
     if (is_given) ecn.reference = Bandwidth();
   } else if (words.ecn_reference == "0") {
     ecn.reference = Bandwidth();
   } else {
-    WEFT_ASSIGN_OR_RETURN(ecn.reference, ParseBandwidth(words.ecn_reference));
+    const absl::StatusOr<Bandwidth> reference = ParseBandwidth(words.ecn_reference);
+    if (!reference.ok()) return Annotate(reference.status(), "--ecn-reference");
+    ecn.reference = *reference;
   }
   bool is_nscc = words.cc.empty() || words.cc.substr(0, 4) == "nscc";
   bool is_uec = transport == "uec" || (transport == "multipath" && is_nscc);
@@ -234,16 +229,41 @@ absl::Status ResolveEcn(const Words& words, const std::string& transport, Packet
 }
 
 absl::Status ResolveMemory(const Words& words, PacketOptions& packet) {
-  WEFT_RETURN_IF_ERROR(ToBytes(words.buffer, "--buffer", packet.switch_buffer));
-  WEFT_RETURN_IF_ERROR(ToBytes(words.port_buffer, "--port-buffer", packet.port_buffer));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--buffer", words.buffer, packet.switch_buffer));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--port-buffer", words.port_buffer, packet.port_buffer));
   topology::PfcOptions& pfc = packet.pfc;
-  WEFT_RETURN_IF_ERROR(ToBytes(words.pfc_xoff, "--pfc-xoff", pfc.xoff));
-  WEFT_RETURN_IF_ERROR(ToBytes(words.pfc_headroom, "--pfc-headroom", pfc.headroom));
-  WEFT_RETURN_IF_ERROR(ToBytes(words.pfc_resume, "--pfc-resume", pfc.resume_offset));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--pfc-xoff", words.pfc_xoff, pfc.xoff));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--pfc-headroom", words.pfc_headroom, pfc.headroom));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--pfc-resume", words.pfc_resume, pfc.resume_offset));
   return ToDuration(words.pfc_reaction, "--pfc-reaction", pfc.reaction);
 }
 
-absl::Status Resolve(const Words& words, Options& options) {
+// Options that would change nothing are refused: a result would be taken for one with them.
+absl::Status CheckUsed(const CLI::App& app, const Words& words, const std::string& transport) {
+  // clang-format off
+  constexpr const char* kOfPackets[] = {
+      "--cc", "--policy", "--paths", "--piece", "--hops", "--ack-every", "--window", "--timeout",
+      "--nack-interval", "--reordering", "--buffer", "--port-buffer", "--trimming", "--ecn",
+      "--ecn-min", "--ecn-max", "--ecn-probability", "--ecn-reference", "--pfc", "--pfc-xoff",
+      "--pfc-shift", "--pfc-resume", "--pfc-headroom", "--pfc-reaction", "--loss", "--corruption",
+      "--duplication", "--reordering-share", "--reordering-delay"};
+  // clang-format on
+  for (const char* option : kOfPackets) {
+    if (words.level == "packet" || app.count(option) == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, " is about packets and queues, which --level ", words.level,
+                     " does not have: leave it out, or simulate with --level packet"));
+  }
+  for (const char* option : {"--policy", "--paths", "--piece"}) {
+    if (transport == "multipath" || app.count(option) == 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        option, " belongs to --transport multipath; with ", transport, " it changes nothing"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Resolve(const CLI::App& app, const Words& words, Options& options) {
+  WEFT_RETURN_IF_ERROR(CheckUsed(app, words, options.transport));
   if (options.traffic.empty() == options.workload.empty()) {
     return absl::InvalidArgumentError("give either --traffic or --workload");
   }
@@ -258,10 +278,10 @@ absl::Status Resolve(const Words& words, Options& options) {
   packet.pfc.enabled = IsOn(words.pfc, manner.pfc);
   packet.ecn.enabled = IsOn(words.ecn, manner.ecn);
   packet.trimming = IsOn(words.trimming, manner.trimming);
-  WEFT_RETURN_IF_ERROR(ToBytes(words.payload, "--payload", packet.payload));
-  WEFT_RETURN_IF_ERROR(ToBytes(words.header, "--header", packet.header));
-  WEFT_RETURN_IF_ERROR(ToBytes(words.ack_size, "--ack-size", packet.ack_size));
-  WEFT_RETURN_IF_ERROR(ToBytes(words.window, "--window", packet.window));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--payload", words.payload, packet.payload));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--header", words.header, packet.header));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--ack-size", words.ack_size, packet.ack_size));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--window", words.window, packet.window));
   WEFT_RETURN_IF_ERROR(ToDuration(words.timeout, "--timeout", packet.timeout));
   WEFT_RETURN_IF_ERROR(ToDuration(words.nack_interval, "--nack-interval", packet.nack_interval));
   WEFT_RETURN_IF_ERROR(ToDuration(words.limit, "--limit", packet.limit));
@@ -305,7 +325,7 @@ Parsed ParseCommandLine(int argc, char** argv) {
     return parsed;
   }
   parsed.exit_status =
-      ReadCommandLine(app, argc, argv, [&] { return Resolve(words, parsed.options); });
+      ReadCommandLine(app, argc, argv, [&] { return Resolve(app, words, parsed.options); });
   return parsed;
 }
 

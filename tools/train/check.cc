@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "collectives/join.h"
+#include "tools/command_line.h"
 #include "topology/host/affinity.h"
 #include "topology/job/mesh.h"
 #include "trainer/data/dataset_info.h"
@@ -48,8 +49,18 @@ absl::Status FindVocabulary(int given, TrainConfig& config) {
 // Bytes of memory that one GPU has, for --check; 0: not known.
 absl::StatusOr<Bytes> GpuMemory(const std::string& given_text, const TrainConfig& config) {
   if (!given_text.empty()) {
-    absl::StatusOr<Bytes> given = ParseBytes(given_text);
-    return given.ok() ? given : Annotate(given.status(), "--gpu-memory");
+    Bytes given;
+    WEFT_RETURN_IF_ERROR(TakeBytes("--gpu-memory", given_text, given));
+    if (given == Bytes(0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--gpu-memory ", given_text, ": a GPU has more than nothing, as 80GiB"));
+    }
+    if (config.device != DeviceKind::kCuda) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--gpu-memory ", given_text,
+                       " goes with --set train.device=cuda; this run computes on the CPU"));
+    }
+    return given;
   }
   if (config.device != DeviceKind::kCuda) return Bytes(0);
   const absl::StatusOr<at::Device> device = OpenDevice(config.device, 0);

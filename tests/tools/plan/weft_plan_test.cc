@@ -229,6 +229,25 @@ TEST_F(WeftPlan, AFileThatSaysNotWhatASwitchHashesIsNoneToPlanBy) {
   EXPECT_EQ(outcome.status, 0) << outcome.output;
 }
 
+// Results are tried before the work, when that folder is not there yet.
+TEST_F(WeftPlan, ResultsMayLieInTheFolderThatIsMadeForThePlan) {
+  std::ofstream(folder_ / "hashes") << "weft-hashes 1\nhash * crc32:seed=7\n";
+  const std::string paths = RingOverFourLeaves(File("hashes")) + "--out ";
+  Outcome outcome = Plan(paths + File("made/plan") + " --ports " + File("made/plan/ports.txt") +
+                         " --json " + File("made/result.json"));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "made/plan/ports.txt"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "made/result.json"));
+  outcome =
+      Plan("order " + job_ + "--out " + File("order") + " --json " + File("order/result.json"));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "order/result.json"));
+  outcome = Plan(paths + File("other") + " --ports " + File("other/none/ports.txt"));
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("write " + File("other/none/ports.txt")));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
+}
+
 TEST_F(WeftPlan, ADirectoryThatCannotBeWrittenWholeHasNoPathsOfAnEarlierPlan) {
   std::ofstream(folder_ / "hashes") << "weft-hashes 1\nhash * crc32:seed=7\n";
   const std::string command = RingOverFourLeaves(File("hashes")) + "--out " + File("plan");
@@ -543,6 +562,22 @@ TEST_F(WeftPlan, CollectiveHonoursTheSizeOfCountsPerRank) {
   }
 }
 
+// As weft-bw measures it: 35 elements of each of 7 ranks, or none at all.
+TEST_F(WeftPlan, CollectiveNamesTheSizeThatWholeElementsOfEveryRankTakeUp) {
+  for (const char* kind : {"all_gather", "all_gather_v", "all_to_all_v", "reduce_scatter"}) {
+    const Outcome outcome =
+        Plan(absl::StrCat("collective ", kind, " --hosts 7 --size 1000 --size 27 --json -"), "");
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    const json sizes = json::parse(outcome.output)["sizes"];
+    EXPECT_EQ(sizes[0]["bytes"], 980) << kind;
+    EXPECT_EQ(sizes[1]["bytes"], 0) << kind;
+    EXPECT_EQ(sizes[1]["choice"]["busbw_gbytes_per_s"], 0) << kind;
+  }
+  const Outcome whole = Plan("collective all_reduce --hosts 7 --size 1001 --json -", "");
+  ASSERT_EQ(whole.status, 0) << whole.output;
+  EXPECT_EQ(json::parse(whole.output)["sizes"][0]["bytes"], 1000);
+}
+
 // What the tuner asks NCCL for: flags for small sizes, and the whole bandwidth for large ones.
 TEST_F(WeftPlan, CollectivePredictsNcclsOwnAlgorithms) {
   const std::string ask =
@@ -578,6 +613,15 @@ TEST_F(WeftPlan, CollectiveNamesWhatIsWrong) {
       {"all_reduce --mesh tp2 --fabric a --fabric b", "a second --fabric"},
       {"all_reduce --mesh tp2 --hosts 2 --nccl", "without --nccl"},
       {"all_reduce --hosts 2 --size 2000TB", "--size 2000TB is above 1 PiB"},
+      {"all_reduce --hosts 2 --size 1X", "--size: \"1X\" is not a size"},
+      {"all_reduce --hosts 2 --sizes 1KiB..much", "--sizes: \"much\" is not a size"},
+      {"all_reduce --hosts 2 --size 1MiB --sizes 1KiB..1MiB", "--size excludes --sizes"},
+      {"all_reduce --hosts 2 --count 3", "--count requires --size"},
+      {"all_reduce --hosts 2 --steps 10", "--steps requires --simulate"},
+      {"all_reduce --hosts 2 --load-balance ecmp", "--load-balance requires --simulate"},
+      {"all_reduce --hosts 2000000", "--hosts 2000000: a group has at most 1048576 ranks"},
+      {"all_reduce --hosts 2048 --ranks-per-host 1024",
+       "2048 hosts with --ranks-per-host 1024 are 2097152 ranks; a group has at most 1048576"},
       {"broadcast --mesh tp2,dp3 --hosts 6 --root 2", "--root 2 of 2 ranks along tensor"},
       {"broadcast --hosts 2 --root 3", "--root 3 of a group of 2 ranks"},
       {"all_reduce", "at least two ranks"},

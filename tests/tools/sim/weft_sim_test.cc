@@ -159,6 +159,25 @@ TEST_F(WeftSim, WrongUsageIsOneLineThatNamesTheOption) {
   outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --ecn on --ecn-probability=-0.5");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.output, HasSubstr("-0.5"));
+  outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --ecn-reference fast");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("--ecn-reference: \"fast\" is not a bandwidth"));
+}
+
+TEST_F(WeftSim, OptionsThatWouldChangeNothingAreRefusedByName) {
+  const std::string run = fabric_ + "--workload permutation:bytes=1KB ";
+  for (const char* words : {"--loss 0.1", "--pfc on", "--cc swift", "--window 64KiB"}) {
+    const std::string option = std::string(words).substr(0, std::string(words).find(' '));
+    ExpectWrongUsage(Sim(absl::StrCat(run, "--level flow ", words)),
+                     option + " is about packets and queues, which --level flow does not have");
+    EXPECT_EQ(Sim(run + words).status, 0) << words;
+  }
+  for (const char* words : {"--policy reps", "--paths 8", "--piece 64KiB"}) {
+    const std::string option = std::string(words).substr(0, std::string(words).find(' '));
+    ExpectWrongUsage(Sim(absl::StrCat(run, "--transport uec ", words)),
+                     option + " belongs to --transport multipath");
+    EXPECT_EQ(Sim(absl::StrCat(run, "--transport multipath ", words)).status, 0) << words;
+  }
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 // Conversions by weft-ckpt that cannot be: each is refused by name and leaves nothing behind.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -42,6 +44,51 @@ TEST_F(CkptRunTest, TargetsThatHoldSomethingAreRefusedAndLeft) {
   EXPECT_EQ(ToHuggingFace(Step("one", 4), RunDir("empty") + "/").status, 0);
   EXPECT_THAT(Entries(".full"), IsEmpty());
   EXPECT_THAT(Entries(".empty"), IsEmpty());
+}
+
+// A damaged checkpoint tells whether it was read before.
+TEST_F(CkptRunTest, WhatNoRenameCanFillIsRefusedBeforeTheCheckpointIsRead) {
+  const std::string damaged = CopyOfStep("place_damaged");
+  Flip(damaged + "/" + ShardName(0, 1), 5000);
+  fs::create_symlink(RunDir("place_later"), RunDir("place_dangling"));
+  const Outcome dangling = ToHuggingFace(damaged, RunDir("place_dangling"));
+  EXPECT_EQ(dangling.status, 1);
+  EXPECT_THAT(dangling.output, HasSubstr("place_dangling is a link to " + RunDir("place_later")));
+  const Outcome above = ToHuggingFace(damaged, RunDir("place_none") + "/..");
+  EXPECT_EQ(above.status, 1);
+  EXPECT_THAT(above.output, HasSubstr("place_none/.. ends with '..'; name the new folder itself"));
+  EXPECT_FALSE(fs::exists(RunDir("place_none")));
+  EXPECT_THAT(Entries(".place"), IsEmpty());
+}
+
+TEST_F(CkptRunTest, TheRootOfAFileSystemIsRefusedBeforeTheCheckpointIsRead) {
+  const auto device = [](const fs::path& path) {
+    struct stat info {};
+    return stat(path.c_str(), &info) == 0 ? info.st_dev : 0;
+  };
+  std::string root;
+  std::ifstream mounts("/proc/self/mounts");
+  for (std::string source, place, rest; mounts >> source >> place && std::getline(mounts, rest);) {
+    std::error_code error;
+    if (!root.empty() || place == "/" || !fs::is_directory(place, error)) continue;
+    const bool is_empty = fs::is_empty(place, error);
+    if (is_empty && !error && device(place) != device(fs::path(place).parent_path())) root = place;
+  }
+  if (root.empty()) GTEST_SKIP() << "no file system that is mounted here is empty";
+  const std::string damaged = CopyOfStep("root_damaged");
+  Flip(damaged + "/" + ShardName(0, 1), 5000);
+  const Outcome outcome = ToHuggingFace(damaged, root);
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr(root + " is the root of a file system"));
+}
+
+TEST_F(CkptRunTest, ALinkToAnEmptyFolderIsFilled) {
+  fs::create_directories(RunDir("linked_folder"));
+  fs::create_directory_symlink(RunDir("linked_folder"), RunDir("link"));
+  const Outcome outcome = ToHuggingFace(Step("one", 4), RunDir("link"));
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_TRUE(fs::is_symlink(RunDir("link")));
+  EXPECT_TRUE(fs::exists(RunDir("linked_folder") + "/model.safetensors"));
 }
 
 // Written past a limit of the system, a process is killed within its write; the limits lie within

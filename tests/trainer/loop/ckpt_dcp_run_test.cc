@@ -181,18 +181,22 @@ TEST_F(CkptRunTest, ASignalEndsThePythonAndLeavesNoFolder) {
   }
 }
 
+// Before the checkpoint is read, which would say that it is damaged.
 TEST_F(CkptRunTest, APythonWithoutPyTorchIsNamed) {
   const std::string target = RunDir("dcp_without");
-  const Outcome none =
-      Ckpt({"convert", Step("one", 4), "--to", "dcp", target, "--python", "/nonexistent/python"});
-  EXPECT_EQ(none.status, 1);
-  EXPECT_THAT(none.output, HasSubstr("there is no /nonexistent/python; --python names another"));
+  const std::string damaged = CopyOfStep("dcp_damaged");
+  Flip(damaged + "/" + ShardName(0, 1), 5000);
+  for (const char* names : {"weft", "huggingface"}) {
+    const Outcome none = Ckpt({"convert", damaged, "--to", "dcp", target, "--names", names,
+                               "--python", "/nonexistent/python"});
+    EXPECT_EQ(none.status, 1);
+    EXPECT_THAT(none.output, HasSubstr("there is no /nonexistent/python; --python names another"));
+  }
   // One that sees no package but its own.
   const std::string bare = RunDir("bare_python");
   std::ofstream(bare) << "#!/bin/sh\nexec /usr/bin/python3 -S \"$@\"\n";
   fs::permissions(bare, fs::perms::owner_all);
-  const Outcome without =
-      Ckpt({"convert", Step("one", 4), "--to", "dcp", target, "--python", bare});
+  const Outcome without = Ckpt({"convert", damaged, "--to", "dcp", target, "--python", bare});
   EXPECT_EQ(without.status, 1);
   EXPECT_THAT(without.output, HasSubstr("has no PyTorch"));
   EXPECT_FALSE(fs::exists(target));

@@ -117,6 +117,12 @@ TEST_F(FirstTryRunTest, ACheckOfAGpuRunReportsTheGpusMemory) {
   outcome = Shell("gpu", check + "--gpu-memory much");
   EXPECT_EQ(outcome.status, 2) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("--gpu-memory"));
+  outcome = Shell("gpu", check + "--gpu-memory 0");
+  EXPECT_EQ(outcome.status, 2) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("--gpu-memory 0: a GPU has more than nothing"));
+  outcome = Shell("gpu", "weft-train --preset gpt2-124m --check --gpu-memory 80GiB");
+  EXPECT_EQ(outcome.status, 2) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("--gpu-memory 80GiB goes with --set train.device=cuda"));
 }
 
 TEST_F(FirstTryRunTest, ATimeThatIsNoneIsRefused) {
@@ -138,6 +144,20 @@ TEST_F(FirstTryRunTest, AnOptionThatIsWrongIsNamed) {
         Shell("wrong", absl::StrCat("weft-train --preset tiny --check ", option));
     EXPECT_EQ(outcome.status, 2) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr(words));
+  }
+}
+
+// A script's variable that is not set must not mean another layout, or no file.
+TEST_F(FirstTryRunTest, AnOptionWithoutAValueIsRefusedByName) {
+  for (const char* option : {"--run-dir", "--preset", "--tp", "--cp", "--ep", "--pp", "--schedule",
+                             "--zero", "--gpu-memory", "--svg"}) {
+    const std::string words =
+        option == std::string("--preset")
+            ? "weft-train --check --preset ''"
+            : absl::StrCat("weft-train --preset tiny --check ", option, " ''");
+    const Outcome outcome = Shell("empty", words);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat(option, ": the value is empty")));
   }
 }
 

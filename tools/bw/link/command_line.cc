@@ -111,7 +111,8 @@ absl::Status SetSizes(const Words& words, Load& load) {
     return absl::OkStatus();
   }
   for (absl::string_view word : absl::StrSplit(words.sizes, ',', absl::SkipEmpty())) {
-    WEFT_ASSIGN_OR_RETURN(Bytes size, ParseBytes(word));
+    Bytes size;
+    WEFT_RETURN_IF_ERROR(TakeBytes("-s", word, size));
     if (size > GiB(1)) {
       return absl::InvalidArgumentError(absl::StrCat("-s ", word, ": a message has at most 1GiB"));
     }
@@ -148,7 +149,7 @@ absl::Status Resolve(const Words& words, Options& options) {
     load.pattern = Pattern::kBothWays;
   }
   WEFT_RETURN_IF_ERROR(SetSizes(words, load));
-  WEFT_ASSIGN_OR_RETURN(load.channel_bytes, ParseBytes(words.channel_bytes));
+  WEFT_RETURN_IF_ERROR(TakeBytes("--buffsize", words.channel_bytes, load.channel_bytes));
   if (load.channel_bytes < KiB(8) || load.channel_bytes > MiB(64)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--buffsize ", words.channel_bytes, " is not from 8KiB to 64MiB"));

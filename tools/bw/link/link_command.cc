@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "tools/bw/link/command_line.h"
 #include "tools/bw/link/flows.h"
 #include "tools/bw/link/measurement.h"
@@ -85,7 +86,9 @@ absl::StatusOr<int> RunRank(const Options& options) {
 
 absl::StatusOr<int> Start(const Options& options, int argc, char** argv) {
   if (options.ranks == 0) return RunRank(options);
-  WEFT_RETURN_IF_ERROR(FlowsOf(options.load, options.ranks).status());  // before they start
+  // Before the ranks start, of which the first writes the file.
+  WEFT_RETURN_IF_ERROR(FlowsOf(options.load, options.ranks).status());
+  WEFT_RETURN_IF_ERROR(CheckOutput(options.json));
   return job::BecomeLauncher(options.ranks, argc, argv);
 }
 

@@ -75,9 +75,28 @@ def _options(arguments):
         options.sizes = _QUICK_SIZES if options.quick else _SIZES
     if options.rounds is None:
         options.rounds = _QUICK_ROUNDS if options.quick else _ROUNDS
-    if min(*options.ranks, *options.processes) < 2 or options.rounds < 1:
-        parser.error("at least 2 ranks and 1 round are needed")
+    _check(options, parser)
     return options
+
+
+def _check(options, parser) -> None:
+    for name, counts in (("--ranks", options.ranks), ("--processes", options.processes)):
+        if min(counts) < 2:
+            parser.error(f"{name} {min(counts)}: at least 2 processes are needed")
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: at least 1 round is needed")
+    ranks, size, part = max(options.ranks), min(options.sizes), collectives.ELEMENT_BYTES
+    if size < part * ranks:
+        parser.error(f"--sizes {size}: each of {ranks} ranks has a part of {part} bytes at least, "
+                     f"together {part * ranks}")
+    if options.svg is None:
+        return
+    if "collectives" not in options.parts:
+        parser.error(f"--svg {options.svg}: the picture is of the part collectives, which --parts "
+                     "leaves out")
+    place = options.svg if options.svg.exists() else options.svg.parent
+    if options.svg.is_dir() or not os.access(place, os.W_OK):  # before minutes of measuring
+        parser.error(f"--svg {options.svg}: no file can be written there")
 
 
 def _collectives(options, seconds: float) -> Iterator[Row]:

@@ -14,6 +14,7 @@ from weft.torch.bench.rows import Row
 OPERATIONS = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast",
               "all_to_all_single", "barrier")
 BACKENDS = ("weft", "gloo")
+ELEMENT_BYTES = 4  # of float32
 _TURNS, _TURN_SECONDS = 20, 0.002  # of the overhead: turns a round, and how long one is
 
 
@@ -52,7 +53,7 @@ def measure_overhead(ranks: int, size: int, rounds: int) -> Iterator[Row]:
 def prepared(operation: str, size: int, group):
     """A call that moves `size` bytes a rank: of the whole result, as nccl-tests count."""
     ranks = dist.get_world_size(group)
-    part = torch.ones(max(size // 4 // ranks, 1))
+    part = torch.ones(max(size // ELEMENT_BYTES // ranks, 1))
     whole = torch.ones(part.numel() * ranks)
     other = torch.empty_like(whole) if operation == "all_to_all_single" else None
     return {
