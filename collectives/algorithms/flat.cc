@@ -84,7 +84,10 @@ RankSchedule Build(const CollectiveSpec& spec) {
 Cost CostOf(const CollectiveSpec& spec) {
   const double n = spec.size, others = n - 1, count = static_cast<double>(spec.count);
   Cost cost{.turns = 2, .messages = others, .elements = others * count, .balance = 2 / n};
-  if (spec.kind == CollectiveKind::kAllReduce) cost.reduced = cost.elements;
+  if (spec.kind == CollectiveKind::kAllReduce) {
+    cost.reduced = cost.elements;
+    cost.rewritten = others > 0 ? count : 0;  // by those whose input rank 0 has read
+  }
   if (spec.kind == CollectiveKind::kAllGather) {
     cost.elements = others * n * count;
     cost.copied = count;

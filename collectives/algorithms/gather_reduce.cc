@@ -35,6 +35,7 @@ Cost CostOf(const CollectiveSpec& spec) {
   cost.reduced = cost.copied = others * static_cast<double>(part);
   cost.elements = (all ? 2 : 1) * cost.reduced;
   cost.messages = (all ? 2 : 1) * others * static_cast<double>(ChunkCount(part, spec.chunk));
+  cost.rewritten = all ? cost.reduced : 0;
   cost.staged = all ? 0.5 : 0;  // results
   if (spec.kind == CollectiveKind::kReduce) cost.balance = 1.0 / spec.size;
   return SpreadOverHosts(cost, spec);

@@ -76,11 +76,13 @@ RankSchedule Build(const CollectiveSpec& spec) {
 
 Cost CostOf(const CollectiveSpec& spec) {
   const double others = spec.size - 1, whole = others * static_cast<double>(spec.count);
+  const bool all = spec.kind == CollectiveKind::kAllReduce && others > 0;
   return SpreadOverHosts({.turns = 1,
                           .messages = others,
                           .elements = whole,
                           .reduced = whole,
                           .copied = whole,
+                          .rewritten = all ? static_cast<double>(spec.count) : 0,
                           .balance = spec.kind == CollectiveKind::kReduce ? 1.0 / spec.size : 1},
                          spec);
 }

@@ -60,7 +60,8 @@ Cost CostOf(const CollectiveSpec& spec) {
             .elements = exchanges * count,
             .posts = std::max(exchanges - 1, 0.0),
             .reduced = exchanges * count,
-            .copied = log * count};
+            .copied = log * count,
+            .rewritten = exchanges * count};
   const double folded = spec.size - folding.nodes();
   if (exchanges > 0) {
     // In the first exchange the upper nodes read the input of the lower ones, unless that is a sum.

@@ -82,7 +82,10 @@ Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const
   const double own_inside =
       (own * read_byte + kept * (1 + std::min(cost.balance, 1.0)) * end_byte) * bytes;
   const double all_inside = kept * (read_byte + 2 * end_byte) * bytes;
-  const double rest = (cost.reduced * table.reduce_byte + cost.copied * table.copy_byte) * bytes;
+  const double rewritten = table.segment_byte > 0 ? (1 - share) * cost.rewritten : 0;
+  const double rest = (cost.reduced * table.reduce_byte + cost.copied * table.copy_byte +
+                       rewritten * table.inside.byte) *
+                      bytes;
   const double link = left * bytes;
   const double messages = cost.writes_once ? std::min(cost.messages, 1.0) : cost.messages;
   const double besides = messages * message + (table.across_by_nic ? 0 : link) + rest;
@@ -107,7 +110,7 @@ Time TimesOf(const Cost& cost, const CollectiveSpec& spec, size_t element, const
 
   const bool asks = has_segment && message_bytes > static_cast<double>(table.inside_eager_bytes);
   const double posts = asks ? cost.posts : 0;
-  const double inside = cost.turns - cost.turns_across + posts;
+  const double inside = cost.turns - cost.turns_across + posts + (rewritten > 0 ? 1 : 0);
   const double wanting = ranks * at_once;  // a core
   const double waiting = wanting > cores ? wanting / cores * table.switch_rank : 0;
   const bool waits = message_bytes > static_cast<double>(table.eager_bytes);  // for receives

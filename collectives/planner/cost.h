@@ -15,8 +15,9 @@
 //          work    messages * message + elements * byte + reduced * reduce + copied * copy,
 //                  times the ranks that want a core, over cores, where that is above 1. Inside a
 //                  host the receiver reads a message from the sender's memory (byte), or both ends
-//                  copy it, each for half of segment_byte, through the link's segment. Elements
-//                  that NICs move are no work, but take as long on the link
+//                  copy it, each for half of segment_byte, through the link's segment; what is
+//                  rewritten there costs a byte more, and one turn. Elements that NICs move are no
+//                  work, but take as long on the link
 //          memory  elements moved and copied by all ranks of a host, as far as a core's cache
 //                  (cache_bytes) does not hold them, * host_byte inside; what goes through segments
 //                  in messages of more than half a cache is read from memory once more, for half

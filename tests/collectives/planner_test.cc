@@ -229,11 +229,31 @@ TEST(PlannerTest, ReceivesThatArePostedLateWaitForTheirClearToSends) {
   EXPECT_EQ(time(kDirect, 1024), 2000);  // goes ahead of its receive
 }
 
+// An all-reduce in place waits until its input has been read, and writes where it was: one shot does
+// so with all of it, halving-doubling with nothing that it has reduced.
+TEST(PlannerTest, WhatIsWrittenWhereOthersHaveReadComesBackFromTheirCaches) {
+  CostTable table = Table(2);
+  table.inside = {.latency = 1000, .byte = 0.1};
+  table.segment_byte = 1e-9, table.reduce_byte = table.copy_byte = 0;
+  auto time = [&](CollectiveKind kind, uint64_t count) {
+    const CollectiveSpec spec = Spec(kind, 2, count);
+    return TimeOf(kOneShot.cost(spec), spec, 4, table);
+  };
+  constexpr int64_t kBytes = 1 << 20;
+  EXPECT_NEAR(static_cast<double>(time(CollectiveKind::kAllReduce, kBytes / 4) -
+                                  time(CollectiveKind::kReduceScatter, kBytes / 4)),
+              1000 + 0.1 * kBytes, 1);
+  EXPECT_EQ(kHalvingDoubling.cost(Spec(CollectiveKind::kAllReduce, 2, 1024)).rewritten, 0);
+  table.segment_byte = 0;  // by tcp, say: nobody reads another's memory
+  EXPECT_EQ(time(CollectiveKind::kAllReduce, kBytes / 4),
+            time(CollectiveKind::kReduceScatter, kBytes / 4));
+}
+
 // Owners that store all contributions post all their receives at once, and read them.
 TEST(PlannerTest, OwnersThatStoreContributionsWaitForNone) {
   CostTable table = Table(2);
   table.segment_byte = 1.5 * table.inside.byte;
-  CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 4, 32768);
+  CollectiveSpec spec = Spec(CollectiveKind::kAllReduce, 4, 8192);
   const Plan plan = ChoosePlan(spec, 4, table, "");
   EXPECT_EQ(plan.algorithm, &kGatherReduce) << plan.why;
   // What direct does with 16-bit floats anyway, and what reads nothing of another host.
