@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/first_line.h"
+#include "base/median.h"
 #include "base/status.h"
 #include "collectives/reduce.h"
 #include "topology/host/affinity.h"
@@ -33,8 +34,9 @@ using collectives::WorkPtr;
 using collectives::planner::Calibration;
 using collectives::planner::LinkCosts;
 
-// Many short runs: one of them is alone on the cores. Passes that agree tell that it was so.
-constexpr int kPasses = 3;
+// Many short runs: one of them is alone on the cores. Passes that agree tell that it was so; two of
+// them may be disturbed.
+constexpr int kPasses = 5;
 constexpr int kShortRuns = 70;
 constexpr int kLongRuns = 10;
 // Passes of an idle machine agree within some 10 %; more than this is another program's doing.
@@ -148,13 +150,15 @@ absl::StatusOr<double> MeasureSegment(Communicator& group) {
 absl::StatusOr<std::optional<double>> MeasureSwitch(Communicator& group, Control& control) {
   std::vector<std::byte> data(kSmallBytes);
   const auto cpus = AllowedCpus();
-  const bool bound = cpus.ok() && !cpus->empty() && BindThread({cpus->front()}).ok();
+  const bool knows = cpus.ok() && !cpus->empty();
   WEFT_ASSIGN_OR_RETURN(const auto fronts,
-                        control.Exchange({bound ? static_cast<double>(cpus->front()) : -1}));
-  const bool together = fronts.front()[0] >= 0 && std::all_of(fronts.begin(), fronts.end(),
-                                                              [&](const std::vector<double>& one) {
-                                                                return one[0] == fronts.front()[0];
-                                                              });
+                        control.Exchange({knows ? static_cast<double>(cpus->front()) : -1}));
+  // Rank 0's, which another rank may have been kept from by its launcher.
+  const int cpu = static_cast<int>(fronts.front()[0]);
+  const bool bound = knows && cpu >= 0 && BindThread({cpu}).ok();
+  WEFT_ASSIGN_OR_RETURN(const auto are_bound, control.Exchange({bound ? 1.0 : 0.0}));
+  const bool together = std::all_of(are_bound.begin(), are_bound.end(),
+                                    [](const std::vector<double>& one) { return one[0] == 1; });
   absl::StatusOr<double> least = 0.0;
   if (together) {
     least = Least(kShortRuns, [&] { return PingPong(group, data, kSmallBytes, kPings); });
@@ -206,29 +210,29 @@ absl::Status MeasureCores(Calibration& calibration) {
   return absl::OkStatus();
 }
 
-// Keeps the least of each number over passes, and how far they lie apart.
+// Keeps each number of all passes.
 class Passes {
  public:
   void Add(const Calibration& pass) {
     const auto numbers = collectives::planner::Numbers(pass);
-    if (least_.empty()) least_ = most_ = numbers;
+    if (numbers_.empty()) numbers_.resize(numbers.size());
     for (size_t i = 0; i < numbers.size(); ++i) {
-      least_[i].second = std::min(least_[i].second, numbers[i].second);
-      most_[i].second = std::max(most_[i].second, numbers[i].second);
+      numbers_[i].first = numbers[i].first;
+      numbers_[i].second.push_back(numbers[i].second);
     }
   }
-  // The largest over the smallest value of each number that passes did not measure alike.
+  // The median over the least value of each number that passes did not measure alike.
   std::vector<std::pair<std::string, double>> Spread() const {
     std::vector<std::pair<std::string, double>> out;
-    for (size_t i = 0; i < least_.size(); ++i) {
-      if (most_[i].second == least_[i].second) continue;
-      out.emplace_back(least_[i].first, most_[i].second / least_[i].second);
+    for (const auto& [name, values] : numbers_) {
+      const auto [least, most] = std::minmax_element(values.begin(), values.end());
+      if (*least != *most) out.emplace_back(name, UpperMedian(values) / *least);
     }
     return out;
   }
 
  private:
-  std::vector<std::pair<std::string, double>> least_, most_;
+  std::vector<std::pair<std::string, std::vector<double>>> numbers_;
 };
 
 LinkCosts Least(const LinkCosts& a, const LinkCosts& b) {
@@ -269,7 +273,7 @@ std::string Calibrated::Trouble() const {
       std::max_element(spread.begin(), spread.end(),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
   if (most != spread.end() && most->second > kSpreadMost) {
-    absl::StrAppendFormat(&text, "%s%s differs by a factor of %.1f between %d passes",
+    absl::StrAppendFormat(&text, "%s%s differs by a factor of %.1f between most of %d passes",
                           text.empty() ? "" : "; ", most->first, most->second, kPasses);
   }
   return text;

@@ -17,7 +17,7 @@ namespace weft::bw {
 struct Calibrated {
   bool measured = false;  // false: the machine was busy before, and so nothing was
   collectives::planner::Calibration costs;  // the least of several passes
-  // By name: the least of the pass that found most, over that of the pass that found least.
+  // By name: the median of the passes' values over the least.
   std::vector<std::pair<std::string, double>> spread;
   // What other programs took of this machine's cores before anything was measured, and the load
   // average of the last minute; rank 0's.

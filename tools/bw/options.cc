@@ -172,7 +172,8 @@ void Declare(CLI::App& app, Words& words, Options& options) {
                  "all_to_all, all_gather_v, all_to_all_v (with counts per rank, equal ones), "
                  "sendrecv, barrier or all");
   app.add_option("--ranks", options.ranks,
-                 "Start this many local ranks with weft-run, which lies beside this program; 0: be "
+                 "Start this many local ranks with weft-run, which lies beside this program, each "
+                 "bound to its share of the cores (for others: weft-run -n N -- weft-bw); 0: be "
                  "one rank of the job that the environment names")
       ->check(CLI::NonNegativeNumber);
   app.add_option("-b,--minbytes", words.size_min, "Smallest size (bytes, or 64K, 32M, 1G)");

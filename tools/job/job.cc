@@ -17,13 +17,15 @@ namespace weft::job {
 using collectives::Communicator;
 using collectives::Endpoint;
 
-absl::Status BecomeLauncher(int ranks, int argc, char** argv) {
+absl::Status BecomeLauncher(int ranks, int argc, char** argv,
+                            const std::vector<std::string>& options) {
   std::error_code error;
   std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
   if (error) return ErrnoStatus(error.value(), "read /proc/self/exe");
   std::string launcher = std::filesystem::path(self).parent_path() / "weft-run";
-  std::vector<std::string> words = {launcher, "-n", absl::StrCat(ranks), "--output", "rank0",
-                                    "--",     self};
+  std::vector<std::string> words = {launcher, "-n", absl::StrCat(ranks), "--output", "rank0"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"--", self});
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--ranks") == 0) {
       ++i;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,8 +17,10 @@
 
 namespace weft::job {
 
-// Becomes `weft-run -n N -- program ...`: this command line without --ranks. Returns only on error.
-absl::Status BecomeLauncher(int ranks, int argc, char** argv);
+// Becomes `weft-run -n N OPTIONS -- program ...`: this command line without --ranks. `options`: more
+// of weft-run's. Returns only on error.
+absl::Status BecomeLauncher(int ranks, int argc, char** argv,
+                            const std::vector<std::string>& options = {});
 
 struct Joined : collectives::Job {
   std::unique_ptr<collectives::Communicator> world;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -66,6 +67,19 @@ TEST(WeftBw, EveryTypeAndOperatorIsRight) {
   json result = json::parse(outcome.output);
   EXPECT_EQ(result["out_of_bounds"], 0);
   EXPECT_GT(result["rows"].size(), 60U);
+}
+
+// Small calls of two ranks that the kernel has on one core take several times as long.
+TEST(WeftBw, BindsTheRanksThatItStarts) {
+  ScratchFolder folder;
+  const std::string program = folder / "weft-bw";
+  std::filesystem::copy_file(absl::StrCat(std::getenv("WEFT_BIN"), "/weft-bw"), program);
+  folder.Write("weft-run", "#!/bin/sh\necho weft-run \"$@\"\n");
+  std::filesystem::permissions(folder / "weft-run", std::filesystem::perms::owner_all);
+  const Outcome outcome = Shell(absl::StrCat(program, " --ranks 2 -b 4"));
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.output,
+            absl::StrCat("weft-run -n 2 --output rank0 --bind core -- ", program, " -b 4\n"));
 }
 
 // Each row is what ran, and one row a case is what runs without being compared.
