@@ -39,8 +39,8 @@ struct Cost {
   double reduced = 0;  // elements, by the rank that reduces most
   double copied = 0;   // elements copied, or reduced from where a message was stored, likewise
   // Inside a host: elements that a rank writes where others have read them in the same call, as an
-  // all-reduce in place does, which many programs' are. It waits for the readers, and the lines come
-  // back from their caches.
+  // all-reduce in place does, which many programs' are. It waits for the readers, and the lines
+  // come back from their caches.
   double rewritten = 0;
   double fill = 0;  // elements that pass before a pipeline's last rank has its first
   // The part of `fill` that passes between ranks of one host, in a group of several hosts.

@@ -229,8 +229,8 @@ TEST(PlannerTest, ReceivesThatArePostedLateWaitForTheirClearToSends) {
   EXPECT_EQ(time(kDirect, 1024), 2000);  // goes ahead of its receive
 }
 
-// An all-reduce in place waits until its input has been read, and writes where it was: one shot does
-// so with all of it, halving-doubling with nothing that it has reduced.
+// An all-reduce in place waits until its input has been read, and writes where it was: one shot
+// does so with all of it, halving-doubling with nothing that it has reduced.
 TEST(PlannerTest, WhatIsWrittenWhereOthersHaveReadComesBackFromTheirCaches) {
   CostTable table = Table(2);
   table.inside = {.latency = 1000, .byte = 0.1};

@@ -17,8 +17,8 @@
 
 namespace weft::job {
 
-// Becomes `weft-run -n N OPTIONS -- program ...`: this command line without --ranks. `options`: more
-// of weft-run's. Returns only on error.
+// Becomes `weft-run -n N OPTIONS -- program ...`: this command line without --ranks. `options`:
+// more of weft-run's. Returns only on error.
 absl::Status BecomeLauncher(int ranks, int argc, char** argv,
                             const std::vector<std::string>& options = {});
 
