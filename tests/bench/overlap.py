@@ -17,7 +17,9 @@ step, and the computation that could hide it, which is what rank 0 computes betw
 moment that needs its result; for a pipeline, a forward pass for each message that stage 0 receives. The rate is such
 that all communication takes --part of that computation. --rate and --delay fix both instead. The row has what was
 chosen, and `no_compute_left_seconds`: what even such a link, used to its full rate from every call on, would expose,
-because no computation is left between call and need. It is part of `ours`; the goal is of all communication.
+because no computation is left between call and need. It is part of `ours`; the goal is of all communication. The pipelines' model
+has no tied embedding, and once has one: its gradient's exchange between the first and the last stage is then part of
+what is exposed.
 
 The rows "bubble" are measured in one host's memory: `ours` is the part of the step's passes, from the first to the
 last on any stage, in which a stage ran none; `peer` is theory, with the mean durations that the run had.
@@ -49,8 +51,10 @@ Case = collections.namedtuple("Case", "axis goal off bare settings hosts", defau
 AXIS_RANKS = 2  # of each case's axis
 GPT = ["model.layers=4", "model.hidden=256", "model.heads=4"]
 MICRO_BATCHES_OF_PIPELINE = 32
-PIPELINE = [*GPT, "model.sequence=128", f"train.global_batch={MICRO_BATCHES_OF_PIPELINE}", "train.micro_batch=1",
-            "parallel.pipeline=2", "parallel.stages=even"]
+TIED_PIPELINE = [*GPT, "model.sequence=128", f"train.global_batch={MICRO_BATCHES_OF_PIPELINE}", "train.micro_batch=1",
+                 "parallel.pipeline=2", "parallel.stages=even"]
+# A tied embedding's gradient is whole on the first stage when the step's last pass ends: nothing hides its exchange.
+PIPELINE = [*TIED_PIPELINE, "model.tied=false"]
 CASES = {
     "data": Case("data", 0.5, "parallel.overlap=none", "the last reduce-scatter and the first layers' all-gathers",
                  [*GPT, "model.layers=6", "model.sequence=256", "train.global_batch=16",
@@ -79,6 +83,10 @@ CASES = {
     "pipeline, eager-1f1b": Case("pipeline", 0.1, "parallel.receives_ahead=0",
                                  "the messages of the passes in which the pipeline fills and empties",
                                  [*PIPELINE, "parallel.schedule=eager-1f1b"]),
+    "pipeline, eager-1f1b, tied": Case("pipeline", 0.1, "parallel.receives_ahead=0",
+                                       "the messages of the passes in which the pipeline fills and empties, and the "
+                                       "tied embedding's gradient",
+                                       [*TIED_PIPELINE, "parallel.schedule=eager-1f1b"]),
     "pipeline, interleaved": Case("pipeline", 0.1, "parallel.receives_ahead=0",
                                   "the messages of the passes in which the pipeline fills and empties",
                                   [*PIPELINE, "parallel.schedule=interleaved"]),
@@ -156,6 +164,7 @@ def step_of(run: Run, case: Case) -> Step:
         return Step(traffic, _links.hideable(found) / steps, stalled)
     received = [one for one in found if one.name == "receive"]
     traffic = _links.Traffic(sum(one.bytes for one in received) / steps, len(received) / steps)
+    tied = sum(one.bytes for one in found if one.name == "all_reduce") / steps
     seconds = {kind: statistics.mean(span["dur"] * 1e-6 for span in spans if span["name"] == kind)
                for kind in ("forward", "backward")}
     schedule = next(setting.split("=")[1] for setting in case.settings if setting.startswith("parallel.schedule="))
@@ -166,7 +175,7 @@ def step_of(run: Run, case: Case) -> Step:
             _links.waits_of_first_stage(schedule, AXIS_RANKS, MICRO_BATCHES_OF_PIPELINE,
                                         2 if schedule == "interleaved" else 1, seconds, *each)
             for each in ((message, link.delay_us * 1e-6), (0.0, 0.0)))
-        return with_messages - without
+        return with_messages - without + tied * 8 / (link.mbit * 1e6)
 
     return Step(traffic, traffic.turns * min(seconds.values()), bare)
 
