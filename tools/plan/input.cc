@@ -67,7 +67,7 @@ std::string Input::Describe() const {
 }
 
 absl::Status CheckOutputBeside(const std::string& out, const std::string& file) {
-  const absl::Status status = CheckOutput(file);
+  absl::Status status = CheckOutput(file);
   if (out.empty() || !absl::IsNotFound(status)) return status;
   namespace fs = std::filesystem;
   std::error_code error;
