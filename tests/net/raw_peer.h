@@ -126,6 +126,18 @@ class RawPeer {
   bool closed_ = false;
 };
 
+// A message goes over a link between two nodes beside whatever a raw peer has done: `out` is the
+// link's end at `from`, `in` the one at `to`.
+inline void ExpectMessagePasses(Node& from, SendLink* out, Node& to, ReceiveLink* in) {
+  Request send, receive;
+  Buffer source(from.transport(), 3000), target(to.transport(), 3000);
+  source.FillPattern(4);
+  ASSERT_EQ(out->PostSend({1, 1}, source.view(), &send), Posted::kAccepted);
+  ASSERT_EQ(in->PostReceive({1, 1}, {target.view()}, &receive), Posted::kAccepted);
+  ASSERT_TRUE(DriveUntil({&to, &from}, [&] { return send.done() && receive.done(); }));
+  EXPECT_EQ(target.CheckPattern(4, 3000), "");
+}
+
 }  // namespace weft::net
 
 #endif  // WEFT_TESTS_NET_RAW_PEER_H_

@@ -33,13 +33,7 @@ TEST(UcxFrames, AnEmptyWorkerAddressBreaksThatLinkAndNoOther) {
 
   SendLink* to_b = healthy.Connect(b.address(), 1);
   ASSERT_TRUE(DriveUntil({&b, &healthy}, [&] { return b.accepted(2) != nullptr; }));
-  Request send, receive;
-  Buffer from(healthy.transport(), 3000), to(b.transport(), 3000);
-  from.FillPattern(4);
-  ASSERT_EQ(to_b->PostSend({1, 1}, from.view(), &send), Posted::kAccepted);
-  ASSERT_EQ(b.accepted(2)->PostReceive({1, 1}, {to.view()}, &receive), Posted::kAccepted);
-  ASSERT_TRUE(DriveUntil({&b, &healthy}, [&] { return send.done() && receive.done(); }));
-  EXPECT_EQ(to.CheckPattern(4, 3000), "");
+  ExpectMessagePasses(healthy, to_b, b, b.accepted(2));
 #endif
 }
 

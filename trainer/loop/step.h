@@ -117,7 +117,7 @@ class Stepper final : private PipelineStage {
     return DepthOf(plan_.pipeline, stage(), chunk) == plan_.pipeline.depth() - 1;
   }
   int stage() const { return groups_->pipeline->rank(); }
-  // Of a step, this stage's.
+  // The passes of this stage in a step.
   const std::vector<topology::PipelinePass>& passes() const {
     return schedule_[static_cast<size_t>(stage())];
   }

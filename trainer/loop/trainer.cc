@@ -158,7 +158,7 @@ class Run {
     return kept.empty() ? DescribeCores(options_.config, config_, sizes, core_share_) : kept;
   }
 
-  // Of a checkpoint that was read in place of a damaged one, or where memory had to be given back.
+  // The loaded checkpoint has another choice where it replaced a damaged one, or memory was short.
   void WarnOfOtherChoice() {
     const std::string saved = KeptChoice(position_.core_choice);
     if (!is_first() || saved.empty() || saved == CoreChoiceToWord(config_, SizesOf(groups_.mesh))) {

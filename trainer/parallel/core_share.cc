@@ -17,7 +17,7 @@
 namespace weft::train {
 namespace {
 
-// Of parallel.tensor_gathered, by GatheredRows.
+// The values of parallel.tensor_gathered, in the order of GatheredRows.
 constexpr std::array<absl::string_view, 3> kGatheredNames = {"auto", "again", "keep"};
 static_assert(static_cast<size_t>(GatheredRows::kAuto) == 0 &&
               static_cast<size_t>(GatheredRows::kKeep) + 1 == kGatheredNames.size());

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/median.h"
 #include "base/status.h"
 #include "topology/job/pipeline_replan.h"
 
@@ -22,14 +23,6 @@ using topology::PipelineSchedule;
 using topology::PipelineSpec;
 
 constexpr size_t kKinds = 3;
-
-// The lower one of the middle two of an even number; 0: there are none.
-int64_t Median(std::vector<int64_t> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<ptrdiff_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 }  // namespace
 
@@ -48,7 +41,7 @@ void MeasuredPasses::Add(absl::Span<const PipelinePass> passes, absl::Span<const
 std::string MeasuredPasses::ToText() const {
   std::string text = absl::StrCat(stage_);
   for (const auto& chunk : nanoseconds_) {
-    for (const std::vector<int64_t>& kind : chunk) absl::StrAppend(&text, " ", Median(kind));
+    for (const std::vector<int64_t>& kind : chunk) absl::StrAppend(&text, " ", LowerMedian(kind));
   }
   return text;
 }
@@ -83,7 +76,7 @@ absl::StatusOr<std::vector<PassDurations>> MedianDurations(const PipelineSpec& s
                                               PlaceOfDepth(spec, static_cast<int>(depth)).stage));
     }
     auto median = [&](PassKind kind) {
-      return static_cast<double>(Median(all[depth][static_cast<size_t>(kind)]));
+      return static_cast<double>(LowerMedian(all[depth][static_cast<size_t>(kind)]));
     };
     durations.push_back({.forward = median(PassKind::kForward),
                          .backward = median(PassKind::kBackward),

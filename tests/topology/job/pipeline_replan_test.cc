@@ -36,7 +36,8 @@ std::vector<PipelinePass> EndsOf(const PipelineSchedule& schedule) {
   return ends;
 }
 
-// Those of a kind on a chunk are by micro-batch: gradients are added up in that order.
+// Passes of one kind on one chunk come in the order of their micro-batches, in which gradients are
+// added up.
 void ExpectMicroBatchesInTheirOrder(const PipelineSchedule& schedule) {
   for (const std::vector<PipelinePass>& passes : schedule) {
     int next[3][2] = {};

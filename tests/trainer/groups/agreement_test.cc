@@ -14,27 +14,13 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
-#include "collectives/endpoint.h"
-#include "tests/collectives/job.h"
+#include "tests/trainer/groups/agreements.h"
 #include "trainer/groups/status_error.h"
 
 namespace weft::train {
 namespace {
 
 using ::testing::ElementsAre;
-using EndpointPtr = std::shared_ptr<collectives::Endpoint>;
-
-// A job of `ranks`; `body` gets the agreement of all of them on each.
-void RunAgreements(int ranks, const collectives::SettingPairs& settings,
-                   const std::function<void(Agreement&, const EndpointPtr&)>& body) {
-  collectives::RunRanks(ranks, settings, [&](const EndpointPtr& endpoint) {
-    const auto communicator =
-        collectives::Communicator::Create(endpoint, "test", collectives::AllRanks(ranks));
-    ASSERT_TRUE(communicator.ok()) << communicator.status();
-    Agreement world(communicator->get(), collectives::AllRanks(ranks), ranks);
-    body(world, endpoint);
-  });
-}
 
 TEST(AgreementTest, AllRanksReturnTheErrorOfTheFirstThatHasOne) {
   RunAgreements(3, {}, [](Agreement& world, const EndpointPtr&) {

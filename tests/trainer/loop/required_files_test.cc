@@ -5,11 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
-
-#include "collectives/communicator.h"
-#include "collectives/endpoint.h"
-#include "tests/collectives/job.h"
+#include "tests/trainer/groups/agreements.h"
 
 namespace weft::train {
 namespace {
@@ -17,11 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 
 TEST(RequiredFilesTest, WhatRankZeroCouldNotWriteIsOnTheListOfEveryRankAndTheRestIsWritten) {
-  collectives::RunRanks(2, {}, [](const std::shared_ptr<collectives::Endpoint>& endpoint) {
-    const auto communicator =
-        collectives::Communicator::Create(endpoint, "world", collectives::AllRanks(2));
-    ASSERT_TRUE(communicator.ok()) << communicator.status();
-    Agreement world(communicator->get(), collectives::AllRanks(2), /*job_size=*/2);
+  RunAgreements(2, {}, [](Agreement& world, const EndpointPtr&) {
     RequiredFiles files(world);
     EXPECT_TRUE(files.Write("timeline", [] { return absl::DataLossError("a full disk"); }).ok());
     int written = 0;
@@ -34,11 +26,7 @@ TEST(RequiredFilesTest, WhatRankZeroCouldNotWriteIsOnTheListOfEveryRankAndTheRes
 }
 
 TEST(RequiredFilesTest, AGroupThatFailedIsNoFileThatIsMissing) {
-  collectives::RunRanks(2, {}, [](const std::shared_ptr<collectives::Endpoint>& endpoint) {
-    const auto communicator =
-        collectives::Communicator::Create(endpoint, "world", collectives::AllRanks(2));
-    ASSERT_TRUE(communicator.ok()) << communicator.status();
-    Agreement world(communicator->get(), collectives::AllRanks(2), /*job_size=*/2);
+  RunAgreements(2, {}, [](Agreement& world, const EndpointPtr&) {
     RequiredFiles files(world);
     world.Abort(absl::UnavailableError("the network is gone"));
     const absl::Status status = files.Write("metrics", [] { return absl::OkStatus(); });

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,31 @@ Batch BatchOf(const TrainConfig& config, int64_t step) {
   return batch;
 }
 
+// The losses of the first steps, as one rank of the job knows them. `before`: called before each
+// step.
+std::vector<double> LossesOf(
+    const TrainConfig& config, ParallelGroups& groups, int64_t steps,
+    const std::function<void(Stepper&, int64_t step)>& before = [](Stepper&, int64_t) {}) {
+  std::vector<double> losses;
+  at::set_num_threads(1);
+  const auto stepper = Stepper::Create(config, &groups, nullptr);
+  EXPECT_TRUE(stepper.ok()) << stepper.status();
+  if (!stepper.ok()) return losses;
+  EXPECT_TRUE((*stepper)->Initialize().ok());
+  EXPECT_TRUE((*stepper)->parameters().Publish().ok());
+  for (int64_t step = 1; step <= steps; ++step) {
+    before(**stepper, step);
+    const absl::StatusOr<StepResult> result = (*stepper)->Step(step, BatchOf(config, step), false);
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (!result.ok()) {
+      groups.Fail(result.status());
+      return losses;
+    }
+    losses.push_back(result->loss);
+  }
+  return losses;
+}
+
 struct UnevenCase {
   const char* name;
   int64_t vocabulary;
@@ -49,40 +75,18 @@ class UnevenVocabularyTest : public ::testing::TestWithParam<UnevenCase> {
     config->model.vocabulary = GetParam().vocabulary;
     return *config;
   }
-
-  // The losses of the first steps, as one rank of the job knows them.
-  static std::vector<double> Train(const TrainConfig& config, ParallelGroups& groups) {
-    std::vector<double> losses;
-    at::set_num_threads(1);
-    const auto stepper = Stepper::Create(config, &groups, nullptr);
-    EXPECT_TRUE(stepper.ok()) << stepper.status();
-    if (!stepper.ok()) return losses;
-    EXPECT_TRUE((*stepper)->Initialize().ok());
-    EXPECT_TRUE((*stepper)->parameters().Publish().ok());
-    for (int64_t step = 1; step <= 3; ++step) {
-      const absl::StatusOr<StepResult> result =
-          (*stepper)->Step(step, BatchOf(config, step), false);
-      EXPECT_TRUE(result.ok()) << result.status();
-      if (!result.ok()) {
-        groups.Fail(result.status());
-        return losses;
-      }
-      losses.push_back(result->loss);
-    }
-    return losses;
-  }
 };
 
 TEST_P(UnevenVocabularyTest, HasTheLossesOfOneRank) {
   ParallelGroups alone = ParallelGroups::Alone();
-  const std::vector<double> one = Train(ConfigOf(1), alone);
+  const std::vector<double> one = LossesOf(ConfigOf(1), alone, 3);
   ASSERT_EQ(one.size(), 3U);
   collectives::RunRanks(
       2, {"collective.timeout=60s"}, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
         const TrainConfig config = ConfigOf(2);
         absl::StatusOr<ParallelGroups> groups = ParallelGroups::Create(config, endpoint);
         ASSERT_TRUE(groups.ok()) << groups.status();
-        const std::vector<double> cut = Train(config, *groups);
+        const std::vector<double> cut = LossesOf(config, *groups, 3);
         ASSERT_EQ(cut.size(), one.size());
         for (size_t step = 0; step < one.size(); ++step) {
           EXPECT_NEAR(cut[step], one[step], 1e-4) << "step " << step + 1;
@@ -132,36 +136,16 @@ class NewListsTest : public ::testing::TestWithParam<std::vector<std::string>> {
         2, {"collective.timeout=60s"}, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
           absl::StatusOr<ParallelGroups> groups = ParallelGroups::Create(*config, endpoint);
           ASSERT_TRUE(groups.ok()) << groups.status();
-          const std::vector<double> own = TrainRank(*config, *groups, replans);
+          const std::vector<double> own =
+              LossesOf(*config, *groups, 4, [&](Stepper& stepper, int64_t step) {
+                if (step == 2 && replans) TakeNewLists(*config, stepper);
+              });
           if (groups->world->rank() == 0) losses = own;
         });
     return losses;
   }
 
  private:
-  static std::vector<double> TrainRank(const TrainConfig& config, ParallelGroups& groups,
-                                       bool replans) {
-    std::vector<double> losses;
-    at::set_num_threads(1);
-    const auto stepper = Stepper::Create(config, &groups, nullptr);
-    EXPECT_TRUE(stepper.ok()) << stepper.status();
-    if (!stepper.ok()) return losses;
-    EXPECT_TRUE((*stepper)->Initialize().ok());
-    EXPECT_TRUE((*stepper)->parameters().Publish().ok());
-    for (int64_t step = 1; step <= 4; ++step) {
-      if (step == 2 && replans) TakeNewLists(config, **stepper);
-      const absl::StatusOr<StepResult> result =
-          (*stepper)->Step(step, BatchOf(config, step), false);
-      EXPECT_TRUE(result.ok()) << result.status();
-      if (!result.ok()) {
-        groups.Fail(result.status());
-        return losses;
-      }
-      losses.push_back(result->loss);
-    }
-    return losses;
-  }
-
   // As ranks do that measured backward passes of three forward passes.
   static void TakeNewLists(const TrainConfig& config, Stepper& stepper) {
     const topology::PipelineSpec& spec = stepper.plan().pipeline;

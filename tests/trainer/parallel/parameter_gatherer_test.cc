@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "tests/collectives/job.h"
+#include "tests/trainer/model/small_model.h"
 #include "trainer/groups/group.h"
 #include "trainer/model/parameters.h"
 #include "trainer/optimizer/optimizer.h"
@@ -26,18 +27,11 @@ bool HoldsMemory(const ParameterStore& store) {
 // Two ranks that share a small model, whose buckets are many.
 void RunGatherers(int zero_stage,
                   const std::function<void(ParameterStore&, Group&, ParameterGatherer&)>& body) {
-  ModelConfig model;
-  model.layers = 2;
-  model.hidden = 24;
-  model.heads = 2;
-  model.ffn = 40;
-  model.sequence = 10;
-  model.vocabulary = 77;
   collectives::RunRanks(2, {}, [&](const std::shared_ptr<collectives::Endpoint>& endpoint) {
     const auto group = Group::Create(endpoint, "test", {Rank(0), Rank(1)});
     ASSERT_TRUE(group.ok()) << group.status();
     const std::unique_ptr<Optimizer> optimizer = MakeOptimizer({});
-    ParameterStore store(GptParameters(model),
+    ParameterStore store(GptParameters(SmallConfig()),
                          {.zero_stage = zero_stage, .bucket_bytes = Bytes(1024)}, *optimizer,
                          (*group)->rank(), (*group)->size());
     ParameterGatherer gatherer(&store, group->get());
