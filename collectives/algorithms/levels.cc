@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace weft::collectives {
@@ -32,6 +33,21 @@ std::vector<int> Levels::Rail(int rail) const {
     ranks.push_back(ranks_there[static_cast<size_t>(rail) % ranks_there.size()]);
   }
   return ranks;
+}
+
+std::vector<int> Levels::Owners(bool reduces) const {
+  std::vector<int> owners(static_cast<size_t>(spec.size));
+  std::iota(owners.begin(), owners.end(), 0);
+  if (switches_ == nullptr) return owners;
+  const int switches = static_cast<int>(place.switches.size());
+  const int own = place.switch_of[static_cast<size_t>(host)];
+  const auto hops = [&](int owner) {  // of the part of `owner`, before it is here
+    const int owner_host = place.host[static_cast<size_t>(owner)];
+    const int theirs = place.switch_of[static_cast<size_t>(owner_host)];
+    return (reduces ? theirs - 1 - own + switches : own - theirs + switches) % switches;
+  };
+  std::stable_sort(owners.begin(), owners.end(), [&](int a, int b) { return hops(a) < hops(b); });
+  return owners;
 }
 
 Steps Levels::Part(const Algorithm& algorithm, CollectiveKind kind, const std::vector<int>& ranks,

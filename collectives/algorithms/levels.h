@@ -32,6 +32,13 @@ class Levels {
   // The ranks that stand for `rank` on each host; itself on its own.
   std::vector<int> RailOf(int rank) const { return Rail(place.local[static_cast<size_t>(rank)]); }
 
+  // All ranks, in the order in which their parts come to this rank's switch along the chains that
+  // lead from each switch to the next: first those of its own ranks, then those of the switch
+  // before it. With `reduces`: chains lead back to a part's owner, from the switch before the
+  // owner's; those that begin here come first, and the own ranks' last. Messages between two ranks
+  // go in this order at both ends, so that none waits for one that has further to come.
+  std::vector<int> Owners(bool reduces) const;
+
   // A collective of some ranks of this host, this one among them, as a part of the whole.
   Steps Inside(CollectiveKind kind, const std::vector<int>& ranks, int root, uint64_t count,
                bool in_place, Place input, Place output, const Steps& after = {});

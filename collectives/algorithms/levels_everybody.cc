@@ -53,8 +53,9 @@ RankSchedule LevelsAllGather(const CollectiveSpec& spec, bool by_switch) {
   const uint64_t rounds = ChunkCount(LongestOf(parts), spec.chunk);
   const size_t n = static_cast<size_t>(spec.size);
   std::vector<Steps> arrived(rounds * n);
+  const std::vector<int> owners = levels.Owners(/*reduces=*/false);
   ForEachStage(levels, rounds, 2, [&](uint64_t stage, uint64_t round) {
-    for (int owner = 0; owner < spec.size; ++owner) {
+    for (const int owner : owners) {
       const std::vector<int> rail = levels.RailOf(owner);
       const int stand_in = rail[static_cast<size_t>(levels.host)];
       const Stretch piece = ChunkOf(parts[static_cast<size_t>(owner)], spec.chunk, round);
@@ -88,9 +89,10 @@ RankSchedule LevelsReduceScatter(const CollectiveSpec& spec, bool by_switch) {
     if (!alone && mine) sum = owner == spec.rank ? Output(0) : levels.builder.Scratch(spec.count);
   }
   std::vector<Steps> reduced(rounds * n);
+  const std::vector<int> owners = levels.Owners(/*reduces=*/true);
   ForEachStage(levels, rounds, 2, [&](uint64_t stage, uint64_t round) {
     const Stretch piece = ChunkOf({0, spec.count}, spec.chunk, round);
-    for (int owner = 0; owner < spec.size; ++owner) {
+    for (const int owner : owners) {
       const std::vector<int> rail = levels.RailOf(owner);
       const int stand_in = rail[static_cast<size_t>(levels.host)];
       const Place sum = sums[static_cast<size_t>(owner)] + piece.offset;

@@ -31,7 +31,9 @@ RankSchedule Build(const CollectiveSpec& spec) { return BaseOf(spec.kind).build(
 Cost CostOf(const CollectiveSpec& spec) {
   Cost cost = BaseOf(spec.kind).cost(Whole(spec));
   cost.writes_once = spec.multicast_bytes > 0;
-  if (cost.writes_once && Reduces(spec.kind)) cost.copied = 0;  // reduced from where it was written
+  if (!cost.writes_once) return cost;
+  if (Reduces(spec.kind)) cost.copied = 0;  // reduced from where it was written
+  cost.rewritten = 0;                       // others have read the ring, not what is written here
   return cost;
 }
 
