@@ -1,38 +1,24 @@
 // The driver and its executors' rules, on a store in memory: no process is started.
 #include "tools/driver/driver.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/file.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <csignal>
 #include <map>
 #include <memory>
 #include <random>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/file_descriptor.h"
-#include "base/first_line.h"
-#include "base/random.h"
-#include "base/write_file.h"
 #include "collectives/recovery.h"
 #include "collectives/rendezvous/job_environment.h"
 #include "tests/collectives/memory_store.h"
-#include "tests/fuzz_budget.h"
-#include "tests/scratch_folder.h"
+#include "tests/tools/driver/driven_hosts.h"
 #include "tests/tools/driver/slow_store.h"
 #include "tools/driver/orders.h"
-#include "tools/driver/page.h"
 
 namespace weft::driver {
 namespace {
@@ -40,218 +26,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr absl::Duration kLease = absl::Seconds(4);
-
-// A store whose client dies after some more calls: the last one may have had its effect.
-class DyingStore final : public collectives::Store {
- public:
-  explicit DyingStore(collectives::Store* store) : store_(store) {}
-  void DieAfter(int calls, bool with_effect) {
-    left_ = calls;
-    with_effect_ = with_effect;
-  }
-  absl::StatusOr<bool> Check(const std::vector<std::string>& keys) override {
-    return Call([&] { return store_->Check(keys); });
-  }
-  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
-    return Call([&] { return store_->Get(key, timeout); });
-  }
-  absl::StatusOr<std::vector<std::string>> MultiGet(const std::vector<std::string>& keys,
-                                                    absl::Duration timeout) override {
-    return Call([&] { return store_->MultiGet(keys, timeout); });
-  }
-  absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
-                                         absl::string_view desired) override {
-    return Call([&] { return store_->CompareSet(key, expected, desired); });
-  }
-  absl::Status Set(absl::string_view, absl::string_view) override { return Unused(); }
-  absl::StatusOr<int64_t> Add(absl::string_view, int64_t) override { return Unused(); }
-  absl::StatusOr<bool> Delete(absl::string_view) override { return Unused(); }
-  absl::StatusOr<int64_t> KeyCount() override { return Unused(); }
-  absl::Status Wait(const std::vector<std::string>&, absl::Duration) override { return Unused(); }
-  absl::Status Append(absl::string_view, absl::string_view) override { return Unused(); }
-  absl::Status MultiSet(const std::vector<std::string>&, const std::vector<std::string>&) override {
-    return Unused();
-  }
-  absl::Status Barrier(absl::string_view, int, int, absl::Duration) override { return Unused(); }
-  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view, int, int, absl::string_view,
-                                                     absl::Duration) override {
-    return Unused();
-  }
-
- private:
-  static absl::Status Unused() { return absl::UnimplementedError("the driver does not call it"); }
-  template <typename Do>
-  auto Call(Do call) -> decltype(call()) {
-    if (left_ > 0 && --left_ == 0) {
-      if (with_effect_) (void)call();
-      left_ = -1;
-    }
-    if (left_ < 0) return absl::UnavailableError("the driver is dead");
-    return call();
-  }
-
-  collectives::Store* const store_;
-  int left_ = 0;  // 0: for ever; -1: dead
-  bool with_effect_ = false;
-};
-
-// A host with its executor, as far as the driver sees it.
-class Host {
- public:
-  Host(collectives::Store* store, std::string name, int ranks) : store_(store) {
-    local_.host = std::move(name);
-    local_.ranks.resize(static_cast<size_t>(ranks));
-    ends_.resize(static_cast<size_t>(ranks));
-  }
-  const std::string& name() const { return local_.host; }
-  bool is_there() const { return there_; }
-  bool has_exited() const { return exit_status_ >= 0; }
-  int exit_status() const { return exit_status_; }
-  LocalState& local() { return local_; }
-
-  void Join() {
-    const std::string before = Read(ReportKey(name()));
-    report_ = {};
-    report_.incarnation = before.empty() ? 1 : ParseHostReport(before)->incarnation + 1;
-    local_.incarnation = report_.incarnation;
-    local_.node = -1;
-    local_.ranks.assign(local_.ranks.size(), LocalRank{});
-    text_ = ToJson(report_);
-    EXPECT_EQ(*store_->CompareSet(ReportKey(name()), before, text_), text_);
-    if (before.empty()) (void)store_->Append(kHostsKey, absl::StrCat(name(), "\n"));
-    there_ = true;
-    exit_status_ = -1;
-  }
-  void Die() {
-    there_ = false;
-    for (LocalRank& rank : local_.ranks) rank.alive = false;
-  }
-  void EndRank(size_t rank, const std::string& end) {
-    local_.ranks[rank].alive = false;
-    ends_[rank] = end;
-  }
-  // False: another executor has joined in this one's place.
-  bool Beat() {
-    report_.ranks.clear();
-    for (size_t i = 0; i < local_.ranks.size(); ++i) {
-      if (local_.ranks[i].generation < 0) continue;
-      report_.ranks.push_back(
-          {.rank = local_.node * static_cast<int>(local_.ranks.size()) + static_cast<int>(i),
-           .generation = local_.ranks[i].generation,
-           .alive = local_.ranks[i].alive,
-           .end = local_.ranks[i].alive ? "" : ends_[i]});
-    }
-    ++report_.beat;
-    std::string text = ToJson(report_);
-    const std::string held = *store_->CompareSet(ReportKey(name()), text_, text);
-    text_ = text;
-    return held == text;
-  }
-  HostReport& report() { return report_; }
-
-  // What a rank was started as; asks `may` for each.
-  template <typename Started>
-  void Obey(Started started) {
-    const std::string text = Read(kStateKey);
-    if (text.empty()) return;
-    for (const Order& order : OrdersFor(*ParseDriverRecord(text), local_)) {
-      switch (order.kind) {
-        case OrderKind::kKillAll:
-        case OrderKind::kEndAll:
-          for (size_t i = 0; i < local_.ranks.size(); ++i) {
-            if (local_.ranks[i].alive) EndRank(i, "was killed by signal 9 (SIGKILL)");
-          }
-          break;
-        case OrderKind::kTakeNode:
-          local_.node = order.node;
-          local_.ranks.assign(local_.ranks.size(), LocalRank{});
-          break;
-        case OrderKind::kKillRank:
-          EndRank(static_cast<size_t>(order.local_rank), "was killed by signal 9 (SIGKILL)");
-          break;
-        case OrderKind::kStartRank:
-          local_.ranks[static_cast<size_t>(order.local_rank)] = {order.generation, true};
-          started(local_.node * static_cast<int>(local_.ranks.size()) + order.local_rank,
-                  order.generation);
-          break;
-        case OrderKind::kTest:
-          local_.test = order.test;
-          report_.test = order.test;
-          report_.passed = true;
-          break;
-        case OrderKind::kReplay:
-          local_.replayed = order.test;
-          report_.replay = order.test;
-          report_.digests.assign(order.parts.size(), "right");
-          break;
-        case OrderKind::kHelp:
-          local_.helped = order.test;
-          break;
-        case OrderKind::kExit:
-          exit_status_ = order.exit_status;
-          there_ = false;
-          break;
-      }
-    }
-  }
-
- private:
-  std::string Read(const std::string& key) {
-    return *store_->Check({key}) ? *store_->Get(key, absl::Seconds(1)) : "";
-  }
-
-  collectives::Store* const store_;
-  LocalState local_;
-  HostReport report_;
-  std::string text_;
-  std::vector<std::string> ends_;
-  bool there_ = false;
-  int exit_status_ = -1;
-};
-
-class DriverTest : public ::testing::Test {
- protected:
-  void SetUp() override { driver_ = Open(); }
-  std::unique_ptr<Driver> Open() { return *Driver::Open(&store_, options_, now_); }
-  Host& Add(const std::string& name) {
-    hosts_.push_back(std::make_unique<Host>(&store_, name, 2));
-    hosts_.back()->Join();
-    return *hosts_.back();
-  }
-  // Everybody once.
-  void Turn() {
-    now_ += absl::Seconds(1);
-    for (const auto& host : hosts_) {
-      if (!host->is_there()) continue;
-      host->Obey([this](int rank, int generation) {
-        EXPECT_TRUE(started_.emplace(rank, generation).second)
-            << "rank " << rank << " was started twice in generation " << generation;
-      });
-      EXPECT_TRUE(!host->is_there() || host->Beat());
-    }
-    ASSERT_TRUE(driver_->Turn(now_).ok());
-  }
-  void Turns(int turns) {
-    for (int i = 0; i < turns; ++i) Turn();
-  }
-  int Alive() const {
-    int alive = 0;
-    for (const auto& host : hosts_) {
-      for (const LocalRank& rank : host->local().ranks) alive += rank.alive ? 1 : 0;
-    }
-    return alive;
-  }
-
-  const DriverOptions options_{.policy = {.nodes = 2, .ranks_per_node = 2, .restarts_most = 20},
-                               .lease = kLease};
-  collectives::MemoryStore store_;
-  absl::Time now_ = absl::FromUnixSeconds(1000);
-  std::unique_ptr<Driver> driver_;
-  std::vector<std::unique_ptr<Host>> hosts_;
-  std::set<std::pair<int, int>> started_;
-};
 
 TEST_F(DriverTest, HostsThatReportJoinAndRunTheirRanks) {
   Add("a");
@@ -473,154 +247,6 @@ TEST_F(DriverTest, AnExecutorOfAnEarlierIncarnationEnds) {
   EXPECT_TRUE(second.local().ranks[0].alive);
 }
 
-TEST_F(DriverTest, ThePageShowsTheJobAndEvicts) {
-  Add("a");
-  Add("b");
-  Add("c");
-  Turns(4);
-  std::vector<recovery::Action> said;
-  const auto ask = [&](const std::string& method, const std::string& path) {
-    return Answer(*driver_, {.method = method, .path = path}, now_, said);
-  };
-  EXPECT_THAT(ask("GET", "/job.json").body, HasSubstr(R"("nodes":["a","b"])"));
-  EXPECT_EQ(ask("POST", "/evict/nobody").status, 404);
-  EXPECT_EQ(ask("GET", "/evict/a").status, 404);
-  EXPECT_THAT(ask("POST", "/evict/a").body, HasSubstr("place node 0 on c"));
-  EXPECT_FALSE(said.empty());
-  Turns(3);
-  EXPECT_EQ(Alive(), 4);
-  EXPECT_EQ(hosts_[0]->exit_status(), kEvictedStatus);
-  EXPECT_EQ(ask("POST", "/stop").status, 200);
-  Turns(2);
-  EXPECT_EQ(Alive(), 0);
-  EXPECT_EQ(hosts_[2]->exit_status(), 1);
-}
-
-// As on a full disk: a file without its token would end every later driver.
-TEST(PageTokenTest, WhatCannotBeWrittenLeavesNoFile) {
-  ScratchFolder folder;
-  const std::string file = folder / "page-token";
-  signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  for (const rlim_t room : {0, 10}) {
-    const rlimit small{room, before.rlim_max};
-    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-    const absl::Status full = PageToken(file).status();
-    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-    EXPECT_THAT(std::string(full.message()), HasSubstr("write the page's token to"));
-  }
-  const absl::StatusOr<std::string> token = PageToken(file);
-  ASSERT_TRUE(token.ok()) << token.status();
-  EXPECT_EQ(*PageToken(file), *token);
-  EXPECT_THAT(std::string(PageToken(folder / "none/page-token").status().message()),
-              HasSubstr("none/page-token"));
-}
-
-// As where the host of an earlier driver lost power before the token was on the disk.
-TEST(PageTokenTest, AFileThatIsEmptyGetsAToken) {
-  ScratchFolder folder;
-  const std::string file = folder / "page-token";
-  ASSERT_TRUE(WriteFile(file, "").ok());
-  const absl::StatusOr<std::string> token = PageToken(file);
-  ASSERT_TRUE(token.ok()) << token.status();
-  EXPECT_EQ(*PageToken(file), *token);
-  ASSERT_TRUE(WriteFile(file, "short\n").ok());
-  EXPECT_THAT(std::string(PageToken(file).status().message()), HasSubstr("has 5 characters"));
-}
-
-// A pipe has no size, and yet a token that is read, as of `--token-file <(...)`; a device may have
-// none, and none is written there.
-TEST(PageTokenTest, WhatIsNoFileIsReadAndNotWritten) {
-  ScratchFolder folder;
-  const std::string pipe = folder / "pipe";
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  FileDescriptor both(open(pipe.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
-  ASSERT_TRUE(both);
-  const std::string line = "the token of a pipe\n";
-  ASSERT_EQ(write(both.get(), line.data(), line.size()), static_cast<ssize_t>(line.size()));
-  EXPECT_EQ(*PageToken(pipe), "the token of a pipe");
-  EXPECT_THAT(std::string(PageToken("/dev/null").status().message()),
-              HasSubstr("the token in /dev/null has 0 characters"));
-}
-
-// As another driver that has just begun to write: its file is neither removed nor written.
-TEST(PageTokenTest, AFileThatAnotherDriverHasLockedIsLeftToIt) {
-  ScratchFolder folder;
-  const std::string file = folder / "page-token";
-  FileDescriptor other(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  ASSERT_EQ(flock(other.get(), LOCK_EX), 0);
-  const absl::Status locked = PageToken(file, absl::ZeroDuration()).status();
-  EXPECT_TRUE(absl::IsUnavailable(locked)) << locked;
-  EXPECT_THAT(std::string(locked.message()), HasSubstr(file + " is empty, and another process"));
-  EXPECT_THAT(std::string(locked.message()), HasSubstr("end that process, delete the file"));
-  const std::string line = "the other driver's token\n";
-  ASSERT_EQ(write(other.get(), line.data(), line.size()), static_cast<ssize_t>(line.size()));
-  EXPECT_EQ(*PageToken(file, absl::ZeroDuration()), "the other driver's token");
-}
-
-// With an empty file, and without any.
-TEST(PageTokenTest, DriversThatStartAtOnceHaveOneToken) {
-  ScratchFolder folder;
-  constexpr int kRounds = 100, kDrivers = 4;
-  for (int round = 0; round < kRounds; ++round) {
-    const std::string file = folder / absl::StrCat("page-token-", round);
-    if (round % 2 == 0) {
-      ASSERT_TRUE(WriteFile(file, "").ok());
-    }
-    std::vector<absl::StatusOr<std::string>> tokens(kDrivers);
-    std::atomic<int> ready = 0;
-    std::vector<std::thread> drivers;
-    for (auto& token : tokens) {
-      drivers.emplace_back([&] {
-        ++ready;
-        while (ready < kDrivers) std::this_thread::yield();
-        token = PageToken(file);
-      });
-    }
-    for (std::thread& driver : drivers) driver.join();
-    for (const auto& token : tokens) {
-      ASSERT_TRUE(token.ok()) << token.status();
-      EXPECT_EQ(*token, FirstLine(file)) << "round " << round;
-    }
-  }
-}
-
-// Requests that any client with the token may send: what is no route changes nothing.
-TEST_F(DriverTest, AnyRequestIsAnsweredAndOnlyARouteActs) {
-  Add("a");
-  Add("b");
-  Turns(4);
-  const std::vector<std::string> routes = {
-      "GET /", "GET /job.json", "POST /evict/c", "POST /evict/a%20", "POST /replay", "POST /stop/"};
-  FuzzBudget budget(5000);
-  while (const auto seed = budget.Next()) {
-    Random random(*seed);
-    std::string text = absl::StrCat(routes[random.Below(routes.size())],
-                                    " HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n");
-    for (uint64_t i = random.Below(6); i > 0; --i) {
-      text[random.Below(text.size())] = static_cast<char>(random.Below(256));
-    }
-    if (random.Below(4) == 0) text.insert(random.Below(text.size()), "/../%00%2fevict/");
-    observe::HttpRequest request;
-    if (observe::ParseHttpRequest(text, &request) != observe::HttpParse::kDone) continue;
-    const bool acts =
-        request.method == "POST" &&
-        (request.path == "/stop" || request.path == "/evict/a" || request.path == "/evict/b");
-    if (acts) continue;
-    const recovery::JobState before = driver_->job();
-    std::vector<recovery::Action> said;
-    const observe::HttpResponse answer = Answer(*driver_, request, now_, said);
-    EXPECT_TRUE(answer.status == 200 || answer.status == 404 || answer.status == 409)
-        << answer.status << " to " << request.method << " " << request.path;
-    if (answer.status == 200) {
-      EXPECT_EQ(request.method, "GET") << request.path;
-    }
-    EXPECT_TRUE(said.empty()) << ToText(said.front());
-    ASSERT_EQ(driver_->job(), before) << request.method << " " << request.path;
-  }
-}
-
 TEST_F(DriverTest, ALostHostIsANoticeUntilTheSiteHasBeenTold) {
   Add("a");
   Add("b");
@@ -664,83 +290,59 @@ TEST(OrdersTest, AHostThatHelpsWithATestBeginsItsOwnOrAReplayOnceItHasHelped) {
   EXPECT_THAT(kinds(), IsEmpty());
 }
 
-TEST(DriverRecordsTest, SurviveTheirText) {
-  recovery::Policy policy{.nodes = 2, .ranks_per_node = 1, .restarts_most = 3, .self_tests = false};
-  DriverRecord record{.incarnation = 7, .policy = policy, .lease = absl::Milliseconds(1500)};
-  record.job = recovery::NewJob(policy, absl::FromUnixSeconds(99));
-  for (const char* host : {"a", "b", "c"}) {
-    recovery::Decide(policy, record.job,
-                     {.kind = recovery::EventKind::kHostJoined,
-                      .host = host,
-                      .incarnation = 2,
-                      .address = "10.0.0.1"});
+// A store whose client dies after some more calls: the last one may have had its effect.
+class DyingStore final : public collectives::Store {
+ public:
+  explicit DyingStore(collectives::Store* store) : store_(store) {}
+  void DieAfter(int calls, bool with_effect) {
+    left_ = calls;
+    with_effect_ = with_effect;
   }
-  recovery::Decide(policy, record.job,
-                   {.kind = recovery::EventKind::kHostEvicted, .host = "b", .text = "\"\xff"});
-  record.policy.replay_hosts = 1;
-  recovery::Decide(record.policy, record.job,
-                   {.kind = recovery::EventKind::kHostJoined, .host = "d", .incarnation = 1});
-  recovery::Decide(record.policy, record.job,
-                   {.kind = recovery::EventKind::kReplay, .text = "by hand"});
-  ASSERT_TRUE(record.job.replay.has_value());
-  recovery::Decide(record.policy, record.job,
-                   {.kind = recovery::EventKind::kReplayed,
-                    .host = "a",
-                    .test = 1,
-                    .passed = true,
-                    .text = "digest"});
-  record.history.push_back({.time = absl::FromUnixSeconds(5), .text = "line"});
-  const auto again = ParseDriverRecord(ToJson(record));
-  ASSERT_TRUE(again.ok()) << again.status();
-  // What is no text is replaced.
-  record.job.hosts["b"].reason = record.job.notices[0].why = "\"\xEF\xBF\xBD";
-  EXPECT_EQ(again->job, record.job);
-  EXPECT_EQ(again->incarnation, 7);
-  EXPECT_EQ(again->lease, record.lease);
-  EXPECT_EQ(again->history, record.history);
-  EXPECT_EQ(ToJson(*again), ToJson(*ParseDriverRecord(ToJson(*again))));
-}
+  absl::StatusOr<bool> Check(const std::vector<std::string>& keys) override {
+    return Call([&] { return store_->Check(keys); });
+  }
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
+    return Call([&] { return store_->Get(key, timeout); });
+  }
+  absl::StatusOr<std::vector<std::string>> MultiGet(const std::vector<std::string>& keys,
+                                                    absl::Duration timeout) override {
+    return Call([&] { return store_->MultiGet(keys, timeout); });
+  }
+  absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
+                                         absl::string_view desired) override {
+    return Call([&] { return store_->CompareSet(key, expected, desired); });
+  }
+  absl::Status Set(absl::string_view, absl::string_view) override { return Unused(); }
+  absl::StatusOr<int64_t> Add(absl::string_view, int64_t) override { return Unused(); }
+  absl::StatusOr<bool> Delete(absl::string_view) override { return Unused(); }
+  absl::StatusOr<int64_t> KeyCount() override { return Unused(); }
+  absl::Status Wait(const std::vector<std::string>&, absl::Duration) override { return Unused(); }
+  absl::Status Append(absl::string_view, absl::string_view) override { return Unused(); }
+  absl::Status MultiSet(const std::vector<std::string>&, const std::vector<std::string>&) override {
+    return Unused();
+  }
+  absl::Status Barrier(absl::string_view, int, int, absl::Duration) override { return Unused(); }
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view, int, int, absl::string_view,
+                                                     absl::Duration) override {
+    return Unused();
+  }
 
-TEST(DriverRecordsTest, WhatIsNoRecordIsRefusedByName) {
-  DriverRecord record;
-  record.policy = {.nodes = 2, .replay_hosts = 1};
-  record.job = recovery::NewJob(record.policy, absl::UnixEpoch());
-  for (const char* host : {"a", "b", "c"}) {
-    recovery::Decide(record.policy, record.job,
-                     {.kind = recovery::EventKind::kHostJoined, .host = host, .incarnation = 1});
+ private:
+  static absl::Status Unused() { return absl::UnimplementedError("the driver does not call it"); }
+  template <typename Do>
+  auto Call(Do call) -> decltype(call()) {
+    if (left_ > 0 && --left_ == 0) {
+      if (with_effect_) (void)call();
+      left_ = -1;
+    }
+    if (left_ < 0) return absl::UnavailableError("the driver is dead");
+    return call();
   }
-  recovery::Decide(record.policy, record.job,
-                   {.kind = recovery::EventKind::kHostLost, .host = "c"});
-  recovery::Decide(record.policy, record.job,
-                   {.kind = recovery::EventKind::kReplay, .text = "by hand"});
-  ASSERT_TRUE(record.job.replay.has_value());
-  const std::string whole = ToJson(record);
-  for (size_t cut = 0; cut < whole.size(); ++cut) {
-    EXPECT_TRUE(absl::IsDataLoss(ParseDriverRecord(whole.substr(0, cut)).status()));
-  }
-  std::mt19937_64 random(1);
-  for (int i = 0; i < 2000; ++i) {
-    std::string changed = whole;
-    for (int n = 0; n < 3; ++n) changed[random() % changed.size()] = static_cast<char>(random());
-    (void)ParseDriverRecord(changed);
-    std::string report = ToJson(HostReport{
-        .ranks = {{.rank = 1}}, .digests = {"x"}, .findings = {"x"}, .recoveries = {"x"}});
-    report[random() % report.size()] = static_cast<char>(random());
-    (void)ParseHostReport(report);
-  }
-  // A number that would be another one in the variable that takes it.
-  for (const char* number : {"4294967296", "-2147483649", "18446744073709551615", "1e3", "true"}) {
-    std::string changed = whole;
-    const std::string member = R"("restarts":)";
-    const size_t at = changed.find(member) + member.size();
-    changed.replace(at, changed.find(',', at) - at, number);
-    EXPECT_THAT(std::string(ParseDriverRecord(changed).status().message()),
-                HasSubstr("'restarts' that is no number"))
-        << number;
-  }
-  EXPECT_THAT(std::string(ParseHostReport("{}").status().message()),
-              HasSubstr("a host's report has no 'incarnation'"));
-}
+
+  collectives::Store* const store_;
+  int left_ = 0;  // 0: for ever; -1: dead
+  bool with_effect_ = false;
+};
 
 // A driver that is killed at any moment, before or after any of its calls had its effect, while
 // ranks and hosts die: no rank is started twice in a generation, the site is told of every host
