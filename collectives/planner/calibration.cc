@@ -18,9 +18,7 @@
 #include "collectives/planner/cost.h"
 
 namespace weft::collectives::planner {
-namespace {
 
-// Each number of a calibration by its name in the file.
 std::vector<std::pair<std::string, double*>> Fields(Calibration& calibration) {
   std::vector<std::pair<std::string, double*>> fields;
   for (size_t t = 0; t < kTransportNames.size(); ++t) {
@@ -38,8 +36,6 @@ std::vector<std::pair<std::string, double*>> Fields(Calibration& calibration) {
   fields.emplace_back("cache_kib", &calibration.cache_kib);
   return fields;
 }
-
-}  // namespace
 
 const Calibration& DefaultCalibration() {
   static const Calibration* const defaults = [] {

@@ -129,8 +129,9 @@ std::string CalibrationFile();
 absl::StatusOr<Calibration> LoadCalibration(const Settings& settings);
 // Whether SaveCalibration() can write there; makes the folder.
 absl::Status CheckWritable(const std::string& file);
-// Its numbers by their names in the file.
+// Its numbers by their names in the file; Fields: to be changed.
 std::vector<std::pair<std::string, double>> Numbers(const Calibration& calibration);
+std::vector<std::pair<std::string, double*>> Fields(Calibration& calibration);
 // Written whole or not at all.
 absl::Status SaveCalibration(const Calibration& calibration, const std::string& file);
 

@@ -137,6 +137,14 @@ class LearnedPathsTest(unittest.TestCase):
                       program.communicate(timeout=LIMIT)[1])
         self.assertNotEqual(program.returncode, 0)
 
+    def test_a_folder_that_cannot_be_written_is_refused_before_the_probes(self):
+        file = self.folder / "file"
+        file.write_text("not a folder")
+        for status, output, errors in self.everywhere("weft-topo", "discover", "--out", file / "found", limit=PROMPTLY):
+            self.assertEqual(status, 1, (output, errors))
+            self.assertIn(f"make folder {file}/found: ", errors)
+            self.assertNotIn("probes", output)
+
     def test_a_rank_that_never_started_is_named_while_the_others_wait(self):
         LearnedPathsTest.port += 1
         programs = planned.start_on(self.fabric, [0, 1, 3], "weft-topo", "discover", "--out", self.folder / "none",

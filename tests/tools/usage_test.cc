@@ -132,16 +132,30 @@ TEST(Usage, AResultThatCannotBeWrittenIsRefusedBeforeTheWorkForIt) {
   for (const std::string& words :
        {std::string("weft-bw link --ranks 2 -n 1 --json"),
         std::string("weft-cc compare --scenario incast --cc swift --policy single --json"),
-        std::string("weft-cc tune --runs 2 --out"), std::string("weft-cc tune --runs 2 --svg"),
-        std::string("weft-doctor --json"), std::string("weft-doctor nics --json"),
-        std::string("weft-doctor pairs --ranks 2 --json"), std::string("weft-init phases --json"),
+        std::string("weft-cc tune --runs 2 --out"),
+        std::string("weft-cc tune --runs 2 --svg"),
+        std::string("weft-doctor --json"),
+        std::string("weft-doctor nics --json"),
+        std::string("weft-doctor pairs --ranks 2 --json"),
+        std::string("weft-init phases --json"),
         std::string("weft-nccl-harness weft --only introspection --json"),
         std::string("weft-plan collective all_reduce --hosts 2 --json"),
         std::string("weft-plan collective all_reduce --hosts 2 --svg"),
-        "weft-plan order " + job + "--json", "weft-plan paths " + job + "--ports",
+        "weft-plan order " + job + "--json",
+        "weft-plan paths " + job + "--ports",
+        "weft-plan predict " + job + "--svg",
         "weft-sim " + fabric + "--workload permutation:bytes=1KB --json",
         "weft-sim " + fabric + "--workload permutation:bytes=1KB --svg",
-        "weft-sim " + fabric + "--workload permutation:bytes=1KB --timeline"}) {
+        "weft-sim " + fabric + "--workload permutation:bytes=1KB --timeline",
+        std::string("weft-topo check leaf-spine --json"),
+        std::string("weft-topo convert leaf-spine"),
+        std::string("weft-topo distance leaf-spine h0 h1 --json"),
+        std::string("weft-topo host --json"),
+        std::string("weft-topo host --svg"),
+        std::string("weft-topo host --nccl-out"),
+        std::string("weft-topo show leaf-spine --dot"),
+        std::string("weft-topo show leaf-spine --json"),
+        std::string("weft-topo show leaf-spine --svg")}) {
     SCOPED_TRACE(words);
     const Outcome outcome = RunProgram(words + " /nowhere/result");
     if (outcome.status == 127) continue;  // this build has no such program

@@ -210,38 +210,6 @@ absl::Status MeasureCores(Calibration& calibration) {
   return absl::OkStatus();
 }
 
-// Keeps each number of all passes.
-class Passes {
- public:
-  void Add(const Calibration& pass) {
-    const auto numbers = collectives::planner::Numbers(pass);
-    if (numbers_.empty()) numbers_.resize(numbers.size());
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      numbers_[i].first = numbers[i].first;
-      numbers_[i].second.push_back(numbers[i].second);
-    }
-  }
-  // The median over the least value of each number that passes did not measure alike.
-  std::vector<std::pair<std::string, double>> Spread() const {
-    std::vector<std::pair<std::string, double>> out;
-    for (const auto& [name, values] : numbers_) {
-      const auto [least, most] = std::minmax_element(values.begin(), values.end());
-      if (*least != *most) out.emplace_back(name, UpperMedian(values) / *least);
-    }
-    return out;
-  }
-
- private:
-  std::vector<std::pair<std::string, std::vector<double>>> numbers_;
-};
-
-LinkCosts Least(const LinkCosts& a, const LinkCosts& b) {
-  return {.latency = std::min(a.latency, b.latency),
-          .message = std::min(a.message, b.message),
-          .byte = std::min(a.byte, b.byte),
-          .host_byte = std::min(a.host_byte, b.host_byte)};
-}
-
 // The first line of /proc/stat: "cpu", and ticks of all cores.
 std::string Stat() { return FirstLine("/proc/stat"); }
 
@@ -279,6 +247,22 @@ std::string Calibrated::Trouble() const {
   return text;
 }
 
+void Calibrated::TakeLeast(absl::Span<const Calibration> passes) {
+  costs = passes.front();
+  spread.clear();
+  std::vector<std::vector<std::pair<std::string, double>>> numbers;  // by pass
+  for (const Calibration& pass : passes) numbers.push_back(Numbers(pass));
+  size_t field = 0;
+  for (const auto& [name, cost] : Fields(costs)) {
+    std::vector<double> values;
+    for (const auto& pass : numbers) values.push_back(pass[field].second);
+    ++field;
+    const auto [least, most] = std::minmax_element(values.begin(), values.end());
+    *cost = *least;
+    if (*least != *most) spread.emplace_back(name, UpperMedian(values) / *least);
+  }
+}
+
 absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, const Calibration& before,
                                      bool force) {
   const int ranks = control.ranks();
@@ -298,10 +282,8 @@ absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, const C
   WEFT_ASSIGN_OR_RETURN(const auto refused, control.Exchange({refuses ? 1.0 : 0.0}));
   if (refused[0][0] != 0) return out;
   out.measured = true;
-  Calibration& calibration = out.costs;
-  calibration = before;
   std::array<Calibration, kPasses> passes;
-  passes.fill(calibration);
+  passes.fill(before);
   for (Calibration& pass : passes) pass.switch_rank = 0;  // not measured
   bool one_host = true;
   std::vector<Rank> everybody;
@@ -331,7 +313,6 @@ absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, const C
       auto links = MeasureLinks(*group);
       if (!links.ok()) return Annotate(links.status(), absl::StrCat("calibrate ", name));
       passes[static_cast<size_t>(pass)].links[t] = *links;
-      calibration.links[t] = pass == 0 ? *links : Least(calibration.links[t], *links);
     }
     if (name != "shm") continue;
     WEFT_ASSIGN_OR_RETURN(options, options_of("segment"));
@@ -346,26 +327,13 @@ absl::StatusOr<Calibrated> Calibrate(job::Joined& job, Control& control, const C
       if (hop.has_value()) one.switch_rank = std::max(*hop - one.links[t].latency, 1.0);
     }
   }
-  Passes all;
-  for (int pass = 0; control.rank() == 0 && pass < kPasses; ++pass) {
-    Calibration& one = passes[static_cast<size_t>(pass)];
-    WEFT_RETURN_IF_ERROR(MeasureCores(one));
-    all.Add(one);
-    if (pass == 0) {
-      calibration.segment_byte = one.segment_byte;
-      calibration.reduce_byte = one.reduce_byte;
-      calibration.copy_byte = one.copy_byte;
-      calibration.switch_rank = one.switch_rank;
+  if (control.rank() == 0) {
+    for (Calibration& pass : passes) WEFT_RETURN_IF_ERROR(MeasureCores(pass));
+    out.TakeLeast(passes);
+    if (const std::optional<Bytes> cache = topology::CoreCache(); cache.has_value()) {
+      out.costs.cache_kib = static_cast<double>(cache->count()) / 1024;
     }
-    calibration.segment_byte = std::min(calibration.segment_byte, one.segment_byte);
-    calibration.reduce_byte = std::min(calibration.reduce_byte, one.reduce_byte);
-    calibration.copy_byte = std::min(calibration.copy_byte, one.copy_byte);
-    calibration.switch_rank = std::min(calibration.switch_rank, one.switch_rank);
   }
-  if (const std::optional<Bytes> cache = topology::CoreCache(); cache.has_value()) {
-    calibration.cache_kib = static_cast<double>(cache->count()) / 1024;
-  }
-  out.spread = all.Spread();
   // The others leave when rank 0 is done.
   WEFT_RETURN_IF_ERROR(control.Exchange({0}).status());
   return out;

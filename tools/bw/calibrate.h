@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "collectives/planner/cost.h"
 #include "tools/bw/measure.h"
 #include "tools/job/job.h"
@@ -16,14 +17,16 @@ namespace weft::bw {
 
 struct Calibrated {
   bool measured = false;  // false: the machine was busy before, and so nothing was
-  collectives::planner::Calibration costs;  // the least of several passes
-  // By name: the median of the passes' values over the least.
+  collectives::planner::Calibration costs;  // the least of several passes; rank 0's
+  // By name, where passes differ: the median of their values over the least; rank 0's.
   std::vector<std::pair<std::string, double>> spread;
   // What other programs took of this machine's cores before anything was measured, and the load
   // average of the last minute; rank 0's.
   double busy_cores = 0, load = 0;
   int cores = 1;
 
+  // Makes costs and spread of one or more passes, whose `source` is the same.
+  void TakeLeast(absl::Span<const collectives::planner::Calibration> passes);
   // Why the numbers are not those of a machine that does nothing else: one line; empty: they are.
   std::string Trouble() const;
 };

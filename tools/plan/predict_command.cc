@@ -1,6 +1,7 @@
 #include "tools/plan/predict_command.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -60,6 +61,8 @@ absl::Status Draw(const Input& input, const std::string& path, const std::string
   return WriteOutput(path, topology::DrawSvg(*input.fabric, options));
 }
 
+constexpr std::array<const char*, 2> kMarks = {"a", "b"};  // of the two orders compared
+
 // "loads.svg" -> "loads.a.svg".
 std::string WithMark(const std::string& path, const std::string& mark) {
   size_t dot = path.rfind('.');
@@ -85,6 +88,7 @@ PredictCommand::PredictCommand(CLI::App& app)
 }
 
 absl::Status PredictCommand::Run() const {
+  WEFT_RETURN_IF_ERROR(CheckOutput(svg_));
   WEFT_ASSIGN_OR_RETURN(Input input, LoadInput(words_));
   std::vector<Candidate> candidates(1);
   WEFT_ASSIGN_OR_RETURN(candidates[0], MakeCandidate(input, order_));
@@ -121,6 +125,9 @@ CompareCommand::CompareCommand(CLI::App& app)
 }
 
 absl::Status CompareCommand::Run() const {
+  if (!svg_.empty()) {
+    for (const char* mark : kMarks) WEFT_RETURN_IF_ERROR(CheckOutput(WithMark(svg_, mark)));
+  }
   WEFT_ASSIGN_OR_RETURN(Input input, LoadInput(words_));
   std::vector<Candidate> both;
   std::vector<std::vector<double>> seconds;
@@ -143,8 +150,8 @@ absl::Status CompareCommand::Run() const {
   }
   if (!svg_.empty()) {
     double hottest = std::max(Largest(seconds[0]), Largest(seconds[1]));
-    for (size_t i : {0, 1}) {
-      WEFT_RETURN_IF_ERROR(Draw(input, WithMark(svg_, i == 0 ? "a" : "b"),
+    for (size_t i = 0; i < kMarks.size(); ++i) {
+      WEFT_RETURN_IF_ERROR(Draw(input, WithMark(svg_, kMarks[i]),
                                 absl::StrCat("Order ", both[i].name, ": ", input.Describe()),
                                 seconds[i], hottest));
     }
@@ -153,10 +160,10 @@ absl::Status CompareCommand::Run() const {
   ordered_json json;
   json["job"] = input.Describe();
   json["balance"] = ToString(input.options.balance);
-  for (size_t i : {0, 1}) {
+  for (size_t i = 0; i < kMarks.size(); ++i) {
     ordered_json one = CandidateJson(input, both[i]);
     one["fullest_links"] = LinksJson(input, links[i]);
-    json[i == 0 ? "a" : "b"] = std::move(one);
+    json[kMarks[i]] = std::move(one);
   }
   json["cuts"] = CutComparisonJson(cuts);
   json["a_over_b"] = absl::FDivDuration(both[0].cost.exposed, both[1].cost.exposed);

@@ -2,8 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "collectives/simulate/workloads.h"
 #include "net/multipath/simulated.h"
@@ -100,14 +104,15 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--ack-every", packet.ack_every, "roce: packets an acknowledgement");
   app.add_option("--window", words.window,
                  "Bytes a transfer may have in flight; 0: no limit with roce, else 1.5 times what "
-                 "its path holds");
-  app.add_option(
-      "--timeout", words.timeout,
-      "Retransmission timeout; 0s: 1ms with roce, else 200us, and 3 round trips at least");
+                 "its path holds; not of multipath");
+  app.add_option("--timeout", words.timeout,
+                 "Retransmission timeout; 0s: 1ms with roce, else 200us, and 3 round trips at "
+                 "least; not of multipath");
   app.add_option("--nack-interval", words.nack_interval,
                  "roce: between NACKs for one packet; 0s: two round trips");
   app.add_option("--reordering", packet.reordering,
-                 "Packets that may overtake before one counts as lost; 0: 3 with ecmp, else any");
+                 "Packets that may overtake before one counts as lost; 0: 3 with ecmp, else any; "
+                 "not of roce and multipath");
   app.add_option("--limit", words.limit, "Simulated time after which all is left as it is");
   app.add_option(
       "--buffer", words.buffer,
@@ -142,9 +147,11 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--loss", words.loss, "Share of packets that each link loses");
   app.add_option("--corruption", words.corruption, "Share of packets that each link damages");
   app.add_option("--duplication", words.duplication, "Share of packets that arrive twice");
-  app.add_option("--reordering-share", words.reordering, "Share of packets that arrive late");
+  auto* late =
+      app.add_option("--reordering-share", words.reordering, "Share of packets that arrive late");
   app.add_option("--reordering-delay", words.reordering_delay,
-                 "How late those packets arrive, at most");
+                 "How late those packets arrive, at most")
+      ->needs(late);
   app.add_option("--faults", options.faults, "File of links that fail, recover or slow down");
   app.add_option("--json", options.json, "Write the result into this file ('-': standard output)");
   app.add_option("--timeline", options.timeline, "Write a trace for Perfetto into this file");
@@ -222,6 +229,11 @@ absl::Status ResolveEcn(const Words& words, const std::string& transport, Packet
   bool is_nscc = words.cc.empty() || words.cc.substr(0, 4) == "nscc";
   bool is_uec = transport == "uec" || (transport == "multipath" && is_nscc);
   if (is_given || !is_uec) return absl::OkStatus();
+  if (words.ecn_reference != "auto") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--ecn-reference changes nothing with --transport ", transport,
+                     ", which marks by round trips, unless --ecn-min or --ecn-max is given"));
+  }
   ecn.min_round_trips = 0.2;
   ecn.max_round_trips = 0.8;
   if (words.ecn_probability == kAutomatic) ecn.probability_max = 1;
@@ -236,6 +248,60 @@ absl::Status ResolveMemory(const Words& words, PacketOptions& packet) {
   WEFT_RETURN_IF_ERROR(TakeBytes("--pfc-headroom", words.pfc_headroom, pfc.headroom));
   WEFT_RETURN_IF_ERROR(TakeBytes("--pfc-resume", words.pfc_resume, pfc.resume_offset));
   return ToDuration(words.pfc_reaction, "--pfc-reaction", pfc.reaction);
+}
+
+// Options of packets that some transports alone have.
+absl::Status CheckTransport(const CLI::App& app, const std::string& transport) {
+  struct Row {
+    const char* option;
+    std::vector<absl::string_view> transports;
+  };
+  const std::vector<absl::string_view> go_back_n = {"roce"}, multipath = {"multipath"};
+  const std::vector<absl::string_view> selective = {"roce-sr", "spray", "uec", "credit"};
+  const std::vector<absl::string_view> own = {"roce", "roce-sr", "spray", "uec", "credit"};
+  const Row rows[] = {{"--ack-every", go_back_n},  {"--nack-interval", go_back_n},
+                      {"--reordering", selective}, {"--window", own},
+                      {"--timeout", own},          {"--policy", multipath},
+                      {"--paths", multipath},      {"--piece", multipath}};
+  for (const Row& row : rows) {
+    if (app.count(row.option) == 0 || absl::c_linear_search(row.transports, transport)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(row.option, " belongs to --transport ",
+                                                   absl::StrJoin(row.transports, ", "), "; with ",
+                                                   transport, " it changes nothing"));
+  }
+  return absl::OkStatus();
+}
+
+// Options of what is off.
+absl::Status CheckOn(const CLI::App& app, const Words& words, const std::string& transport) {
+  const Manner manner = MannerOf(transport);
+  struct Row {
+    const char* feature;
+    bool is_on;
+    std::vector<const char*> options;
+  };
+  const Row rows[] = {
+      {"--ecn",
+       IsOn(words.ecn, manner.ecn),
+       {"--ecn-min", "--ecn-max", "--ecn-probability", "--ecn-reference"}},
+      {"--pfc",
+       IsOn(words.pfc, manner.pfc),
+       {"--pfc-xoff", "--pfc-shift", "--pfc-resume", "--pfc-headroom", "--pfc-reaction"}}};
+  for (const Row& row : rows) {
+    for (const char* option : row.options) {
+      if (row.is_on || app.count(option) == 0) continue;
+      const bool is_given = app.count(row.feature) > 0;
+      return absl::InvalidArgumentError(absl::StrCat(
+          option, " changes nothing without ", row.feature, " on",
+          is_given ? "" : absl::StrCat("; with --transport ", transport, " it is off")));
+    }
+  }
+  if (app.count("--hops") > 0 && words.cc.empty() && manner.controller[0] == '\0') {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--hops is for congestion controllers: it needs --cc, or --transport uec or multipath; ",
+        transport, " has none"));
+  }
+  return absl::OkStatus();
 }
 
 // Options that would change nothing are refused: a result would be taken for one with them.
@@ -254,12 +320,8 @@ absl::Status CheckUsed(const CLI::App& app, const Words& words, const std::strin
         absl::StrCat(option, " is about packets and queues, which --level ", words.level,
                      " does not have: leave it out, or simulate with --level packet"));
   }
-  for (const char* option : {"--policy", "--paths", "--piece"}) {
-    if (transport == "multipath" || app.count(option) == 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        option, " belongs to --transport multipath; with ", transport, " it changes nothing"));
-  }
-  return absl::OkStatus();
+  WEFT_RETURN_IF_ERROR(CheckTransport(app, transport));
+  return CheckOn(app, words, transport);
 }
 
 absl::Status Resolve(const CLI::App& app, const Words& words, Options& options) {
@@ -275,6 +337,13 @@ absl::Status Resolve(const CLI::App& app, const Words& words, Options& options) 
                         : words.load_balance == "spray" ? LoadBalance::kSpray
                         : words.load_balance == "ecmp"  ? LoadBalance::kEcmp
                                                         : LoadBalance::kAdaptive;
+  if (!options.hash.empty() && packet.load_balance != LoadBalance::kEcmp) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--hash ", options.hash, " changes nothing where paths are chosen for each packet, as ",
+        words.load_balance == "auto" ? absl::StrCat("--transport ", options.transport)
+                                     : absl::StrCat("--load-balance ", words.load_balance),
+        " has it: add --load-balance ecmp"));
+  }
   packet.pfc.enabled = IsOn(words.pfc, manner.pfc);
   packet.ecn.enabled = IsOn(words.ecn, manner.ecn);
   packet.trimming = IsOn(words.trimming, manner.trimming);

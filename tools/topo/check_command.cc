@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "tools/topo/fabric_commands.h"
 #include "topology/fabric/check.h"
 
@@ -29,6 +30,7 @@ CheckCommand::CheckCommand(CLI::App& app)
 }
 
 absl::StatusOr<int> CheckCommand::Run() const {
+  WEFT_RETURN_IF_ERROR(CheckOutput(json_file_));
   WEFT_ASSIGN_OR_RETURN(Fabric fabric, source_.Load());
   std::vector<FabricFinding> findings = topology::CheckFabric(fabric);
   std::map<FindingLevel, int> counts;

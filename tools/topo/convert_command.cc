@@ -21,6 +21,7 @@ ConvertCommand::ConvertCommand(CLI::App& app)
 }
 
 absl::StatusOr<int> ConvertCommand::Run() const {
+  WEFT_RETURN_IF_ERROR(CheckOutput(out_));
   WEFT_ASSIGN_OR_RETURN(Fabric fabric, source_.Load());
   std::string text = absl::EndsWith(out_, ".dot")   ? topology::ToDot(fabric)
                      : absl::EndsWith(out_, ".svg") ? topology::DrawSvg(fabric)

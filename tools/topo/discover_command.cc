@@ -2,6 +2,9 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -194,16 +197,46 @@ absl::Status TakeBandwidths(const std::string& text, topology::InferOptions& opt
   return absl::OkStatus();
 }
 
-absl::Status Write(const topology::InferredFabric& found, const std::string& folder) {
+struct FolderFiles {
+  explicit FolderFiles(const std::filesystem::path& folder)
+      : fabric((folder / "fabric.toml").string()), hashes((folder / "hashes.txt").string()) {}
+  std::string fabric, hashes;
+};
+
+absl::Status MakeFolder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) return ErrnoStatus(error.value(), absl::StrCat("make folder ", folder));
+  return error ? ErrnoStatus(error.value(), absl::StrCat("make folder ", folder))
+               : absl::OkStatus();
+}
+
+// Whether the folder's files can be written. A folder that is missing is not there afterwards.
+// Empty.
+absl::StatusOr<std::string> TryFolder(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::filesystem::path> missing;  // innermost first
+  for (std::filesystem::path at = folder; !at.empty() && !std::filesystem::exists(at, error);
+       at = at.parent_path()) {
+    missing.push_back(at);
+  }
+  absl::Status status = MakeFolder(folder);
+  const FolderFiles files(folder);
+  for (const std::string& file : {files.fabric, files.hashes}) {
+    if (status.ok()) status = CheckOutput(file);
+  }
+  for (const std::filesystem::path& made : missing) std::filesystem::remove(made, error);
+  if (!status.ok()) return status;
+  return std::string();
+}
+
+absl::Status Write(const topology::InferredFabric& found, const std::string& folder) {
   std::string notes = "# Found by weft-topo discover.\n";
   for (const std::string& note : found.notes) absl::StrAppend(&notes, "# ", note, "\n");
-  const std::filesystem::path path(folder);
-  WEFT_RETURN_IF_ERROR(WriteOutput((path / "fabric.toml").string(),
-                                   absl::StrCat(notes, topology::WriteFabric(found.fabric))));
-  return WriteOutput((path / "hashes.txt").string(), topology::HashFileText(found.known));
+  WEFT_RETURN_IF_ERROR(MakeFolder(folder));
+  const FolderFiles files(folder);
+  WEFT_RETURN_IF_ERROR(
+      WriteOutput(files.fabric, absl::StrCat(notes, topology::WriteFabric(found.fabric))));
+  return WriteOutput(files.hashes, topology::HashFileText(found.known));
 }
 
 }  // namespace
@@ -280,6 +313,9 @@ absl::Status DiscoverCommand::Discover(JobHosts& job, const topology::InferOptio
   SystemClock clock;
   const absl::Time begin = clock.Now();
   const size_t hosts = job.hosts().size();
+  // Before the probes, which would be lost.
+  WEFT_RETURN_IF_ERROR(
+      job.FromRankZero("folder", job.rank() == 0 ? TryFolder(out_) : std::string()).status());
   WEFT_ASSIGN_OR_RETURN(LoadProbing load, LoadProbing::Make(job, load_, words_.ports));
   if (job.rank() == 0) {
     const int peers = static_cast<int>(std::min(hosts - 1, kDistancePeersMost));

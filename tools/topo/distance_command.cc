@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "base/write_file.h"
 #include "tools/topo/fabric_commands.h"
 #include "topology/fabric/name_list.h"
 #include "topology/fabric/routes.h"
@@ -136,6 +137,7 @@ DistanceCommand::DistanceCommand(CLI::App& app)
 }
 
 absl::StatusOr<int> DistanceCommand::Run() const {
+  WEFT_RETURN_IF_ERROR(CheckOutput(json_file_));
   WEFT_ASSIGN_OR_RETURN(Fabric fabric, source_.Load());
   WEFT_ASSIGN_OR_RETURN(Endpoint source, Parse(from_, ranks_per_host_, fabric));
   WEFT_ASSIGN_OR_RETURN(Endpoint target, Parse(to_, ranks_per_host_, fabric));

@@ -59,6 +59,9 @@ HostCommand::HostCommand(CLI::App& app)
 }
 
 absl::StatusOr<int> HostCommand::Run() const {
+  for (const std::string& file : {json_file_, svg_file_, nccl_out_file_}) {
+    WEFT_RETURN_IF_ERROR(CheckOutput(file));
+  }
   absl::StatusOr<Machine> loaded = !hwloc_file_.empty()  ? topology::ReadHwlocFile(hwloc_file_)
                                    : !nccl_file_.empty() ? topology::ReadNcclFile(nccl_file_)
                                    : !synthetic_.empty()

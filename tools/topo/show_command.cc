@@ -151,6 +151,9 @@ ShowCommand::ShowCommand(CLI::App& app)
 }
 
 absl::StatusOr<int> ShowCommand::Run() const {
+  for (const std::string& file : {json_file_, svg_file_, dot_file_}) {
+    WEFT_RETURN_IF_ERROR(CheckOutput(file));
+  }
   WEFT_ASSIGN_OR_RETURN(Fabric fabric, source_.Load());
   topology::FabricSummary summary = topology::Summarise(fabric);
   std::vector<Family> families = Families(fabric);

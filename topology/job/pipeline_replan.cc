@@ -38,7 +38,7 @@ absl::StatusOr<PipelineReplan> ReplanPipeline(const PipelineSpec& spec,
   PipelineReplan replan{
       .schedule = current, .bubble_before = before.bubble, .bubble = before.bubble};
   const int64_t passes = int64_t{spec.depth()} * spec.micro_batches * 3;
-  if (spec.kind != PipelineScheduleKind::kZeroBubbleV || passes > kPassesMost) return replan;
+  if (!DependsOnDurations(spec.kind) || passes > kPassesMost) return replan;
   double shortest = kWorthwhile * before.makespan;
   for (const double longer : kBackward) {
     std::vector<PassDurations> durations(by_depth.begin(), by_depth.end());

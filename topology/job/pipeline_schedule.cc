@@ -339,6 +339,8 @@ bool SplitsBackward(PipelineScheduleKind kind) {
   return kind == Kind::kZeroBubbleH1 || kind == Kind::kZeroBubbleV;
 }
 
+bool DependsOnDurations(PipelineScheduleKind kind) { return kind == Kind::kZeroBubbleV; }
+
 int DepthOf(const PipelineSpec& spec, int stage, int chunk) {
   if (spec.kind == Kind::kZeroBubbleV) return chunk == 0 ? stage : 2 * spec.stages - 1 - stage;
   return chunk * spec.stages + stage;
@@ -408,7 +410,7 @@ absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec,
                                                       absl::Span<const PassDurations> by_depth) {
   WEFT_RETURN_IF_ERROR(Check(spec));
   WEFT_RETURN_IF_ERROR(CheckDurations(spec, by_depth));
-  if (spec.kind == Kind::kZeroBubbleV) return PlanZeroBubbleV(spec, by_depth);
+  if (DependsOnDurations(spec.kind)) return PlanZeroBubbleV(spec, by_depth);
   PipelineSchedule schedule;
   for (int stage = 0; stage < spec.stages; ++stage) {
     schedule.push_back(spec.kind == Kind::kZeroBubbleH1 ? ZeroBubbleH1(spec, stage)

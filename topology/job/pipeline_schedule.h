@@ -66,6 +66,8 @@ struct PipelineSpec {
 // the gradient of the chunk's input and kWeight, later, those of its weights.
 enum class PassKind : uint8_t { kForward, kBackward, kWeight };
 bool SplitsBackward(PipelineScheduleKind kind);
+// Whether a schedule's lists are made for durations of passes (MakePipelineSchedule): zb-v's.
+bool DependsOnDurations(PipelineScheduleKind kind);
 
 struct PipelinePass {
   PassKind kind = PassKind::kForward;
@@ -114,7 +116,7 @@ absl::Status CheckDurations(const PipelineSpec& spec, absl::Span<const PassDurat
 using PipelineSchedule = std::vector<std::vector<PipelinePass>>;
 absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec);
 // The same for durations of each chunk of the model, depth() of them, from 0 and finite: zb-v's
-// lists are made for these, with which all ranks must agree. Other schedules do not depend on them.
+// lists are made for these, with which all ranks must agree (DependsOnDurations).
 absl::StatusOr<PipelineSchedule> MakePipelineSchedule(const PipelineSpec& spec,
                                                       absl::Span<const PassDurations> by_depth);
 

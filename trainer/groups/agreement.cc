@@ -22,6 +22,13 @@ using collectives::ReduceOp;
 constexpr char kAgreedPayload[] = "weft.train/agreed";
 constexpr uint32_t kTextTag = 0x54455854;  // "TEXT"
 
+// The group's failure, whose code and payloads tell what ended the job, preceded by the error that
+// this rank's work has met beside it. Work that was cancelled gave up since the group has failed.
+absl::Status AfterOwnError(const absl::Status& own, const absl::Status& failure) {
+  if (own.ok() || absl::IsCancelled(own)) return failure;
+  return Annotate(failure, absl::StrCat(own.message(), "; and the group has failed"));
+}
+
 }  // namespace
 
 absl::Status AsAgreed(absl::Status status) {
@@ -151,8 +158,9 @@ absl::Status Agreement::RunTogether(const std::function<absl::Status()>& work, a
   });
   const absl::Status mine = Guarded(work);
   done.Notify();
-  WEFT_RETURN_IF_ERROR(times_.Block([&meetings] { return meetings.get(); }, "wait_agree"));
-  return Agree(mine, agreed);
+  absl::Status failure = times_.Block([&meetings] { return meetings.get(); }, "wait_agree");
+  if (failure.ok()) failure = Agree(mine, agreed);
+  return AfterOwnError(mine, failure);
 }
 
 }  // namespace weft::train

@@ -60,7 +60,9 @@ class Agreement {
   // Runs each rank's `work`, on the calling thread, and returns when all are done; `agreed` is what
   // Agree makes of their statuses. Meanwhile the ranks meet at this interval, on threads of their
   // own: neither collective.timeout nor who watches the job takes a rank that works for longer than
-  // the others for one that hangs. `work` does not use this group.
+  // the others for one that hangs. `work` does not use this group. Where the group fails, the error
+  // that is returned has the group's code, and begins with that of this rank's `work`, unless that
+  // is Cancelled: it gave up by has_failed().
   absl::Status RunTogether(const std::function<absl::Status()>& work, absl::Status& agreed,
                            absl::Duration interval = absl::Seconds(1));
   // The same of work that rank 0 alone has.

@@ -34,8 +34,8 @@ absl::Status BackgroundSave::Begin(const RunPosition& position, const ParameterS
   saved = {};
   const bool is_busy =
       saving_.valid() && saving_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-  WEFT_ASSIGN_OR_RETURN(const std::string first, group.FromFirst(is_busy ? "busy" : "free"));
-  began = first == "free";
+  WEFT_ASSIGN_OR_RETURN(const std::string busy, group.FromFirst(is_busy ? "busy" : ""));
+  began = busy.empty();
   if (!began) return absl::OkStatus();
   WEFT_RETURN_IF_ERROR(Finish(saved));
   std::promise<absl::Status> copied;

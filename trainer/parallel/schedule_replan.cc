@@ -104,7 +104,7 @@ std::vector<PipelinePass> OrderOfTiedGradients(const TrainConfig& config, const 
 
 bool ScheduleReplan::IsWanted(const TrainConfig& config, const PipelineSpec& spec) {
   return config.replan != ReplanKind::kOff && config.device != DeviceKind::kCuda &&
-         spec.stages > 1 && spec.kind == topology::PipelineScheduleKind::kZeroBubbleV;
+         spec.stages > 1 && topology::DependsOnDurations(spec.kind);
 }
 
 ScheduleReplan::ScheduleReplan(const TrainConfig& config, const PipelineSpec& spec, int stage,

@@ -248,6 +248,33 @@ TEST(Calibrated, TellsOtherProgramsByTheKernelsTicksAndBySpread) {
   EXPECT_THAT(quiet.Trouble(), HasSubstr("shm.latency differs by a factor of 67.0"));
 }
 
+// Each number by itself; those that no pass measured stay.
+TEST(Calibrated, KeepsTheLeastOfEachNumberOfAllPasses) {
+  const collectives::planner::Calibration before = collectives::planner::DefaultCalibration();
+  std::vector<collectives::planner::Calibration> passes(3, before);
+  for (size_t pass = 0; pass < passes.size(); ++pass) {
+    double value = 1;
+    for (const auto& [name, cost] : Fields(passes[pass])) {
+      value += 1;
+      if (name == "verbs.latency") continue;
+      *cost = pass == static_cast<size_t>(value) % 3 ? value : 2 * value;
+    }
+  }
+  Calibrated out{.spread = {{"of before", 9}}};
+  out.TakeLeast(passes);
+  double value = 1;
+  for (const auto& [name, cost] : Numbers(out.costs)) {
+    value += 1;
+    EXPECT_EQ(cost, name == "verbs.latency" ? before.links[3].latency : value) << name;
+  }
+  EXPECT_EQ(out.costs.source, before.source);
+  ASSERT_EQ(out.spread.size(), Numbers(before).size() - 1);
+  for (const auto& [name, factor] : out.spread) {
+    EXPECT_NE(name, "verbs.latency");
+    EXPECT_EQ(factor, 2) << name;
+  }
+}
+
 TEST(WeftBw, RefusesAlgorithmsThatTheOperationLacksAndComparisonsOfNothing) {
   const std::pair<const char*, const char*> wrongs[] = {
       {"--ranks 3 -b 64K --algorithm bruck",

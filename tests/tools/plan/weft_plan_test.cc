@@ -119,6 +119,11 @@ TEST_F(WeftPlan, CompareShowsTwoOrdersOnOneScale) {
   }
   EXPECT_EQ(result["cuts"].size(), 3 * 34U);
   EXPECT_GT(random, 10 * planned);
+
+  outcome = Plan("compare random planned " + job_ + "--svg " + File("none/x.svg"));
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("write " + File("none/x.a.svg")));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("in B")));  // before the work
 }
 
 // As weft-topo discover and learn-hash write it of 1,536 hosts: each NIC's address, each switch's

@@ -159,7 +159,7 @@ TEST_F(WeftSim, WrongUsageIsOneLineThatNamesTheOption) {
   outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --ecn on --ecn-probability=-0.5");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.output, HasSubstr("-0.5"));
-  outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --ecn-reference fast");
+  outcome = Sim(fabric_ + "--workload permutation:bytes=1KB --ecn on --ecn-reference fast");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.output, HasSubstr("--ecn-reference: \"fast\" is not a bandwidth"));
 }
@@ -172,12 +172,48 @@ TEST_F(WeftSim, OptionsThatWouldChangeNothingAreRefusedByName) {
                      option + " is about packets and queues, which --level flow does not have");
     EXPECT_EQ(Sim(run + words).status, 0) << words;
   }
-  for (const char* words : {"--policy reps", "--paths 8", "--piece 64KiB"}) {
-    const std::string option = std::string(words).substr(0, std::string(words).find(' '));
-    ExpectWrongUsage(Sim(absl::StrCat(run, "--transport uec ", words)),
-                     option + " belongs to --transport multipath");
-    EXPECT_EQ(Sim(absl::StrCat(run, "--transport multipath ", words)).status, 0) << words;
+}
+
+TEST_F(WeftSim, OptionsThatTheTransportIgnoresAreRefusedWithThoseThatHaveThem) {
+  const std::string run = fabric_ + "--workload permutation:bytes=1KB --transport ";
+  struct Case {
+    const char* words;      // the option and its value
+    const char* transport;  // that ignores it
+    const char* error;      // after the option
+    const char* accepted;   // where it has an effect
+  };
+  const char* const selective = "belongs to --transport roce-sr, spray, uec, credit; with ";
+  const char* const own = "belongs to --transport roce, roce-sr, spray, uec, credit; with ";
+  for (const Case& one :
+       {Case{"--policy reps", "uec", "belongs to --transport multipath; with uec", "multipath"},
+        {"--paths 8", "roce", "belongs to --transport multipath; with roce", "multipath"},
+        {"--piece 64KiB", "credit", "belongs to --transport multipath", "multipath"},
+        {"--ack-every 4", "roce-sr", "belongs to --transport roce; with roce-sr", "roce"},
+        {"--nack-interval 9us", "multipath", "belongs to --transport roce; with", "roce"},
+        {"--reordering 5", "roce", selective, "roce-sr"},
+        {"--reordering 5", "multipath", selective, "credit"},
+        {"--window 64KiB", "multipath", own, "credit"},
+        {"--timeout 1ms", "multipath", own, "roce"},
+        {"--hops 5", "spray", "is for congestion controllers: it needs --cc, or", "uec"},
+        {"--hops 5", "roce", "is for congestion controllers", "roce --cc swift"},
+        {"--ecn-min 9KB", "roce", "changes nothing without --ecn on; with --transport roce",
+         "roce --ecn on"},
+        {"--ecn-probability 0.5", "uec --ecn off", "changes nothing without --ecn on", "uec"},
+        {"--ecn-reference 0", "uec", "changes nothing with --transport uec, which marks by",
+         "uec --ecn-min 9KB"},
+        {"--pfc-xoff 9KB", "spray", "changes nothing without --pfc on; with --transport spray",
+         "spray --pfc on"},
+        {"--hash crc32c", "uec", "crc32c changes nothing where paths are chosen for each",
+         "uec --load-balance ecmp"},
+        {"--hash crc32c", "roce --load-balance spray", "crc32c changes nothing", "multipath"}}) {
+    const std::string words = one.words, option = words.substr(0, words.find(' '));
+    ExpectWrongUsage(Sim(absl::StrCat(run, one.transport, " ", words)),
+                     absl::StrCat(option, " ", one.error));
+    const Outcome accepted = Sim(absl::StrCat(run, one.accepted, " ", words));
+    EXPECT_EQ(accepted.status, 0) << one.accepted << " " << words << ": " << accepted.output;
   }
+  ExpectWrongUsage(Sim(run + "roce --reordering-delay 5us"),
+                   "--reordering-delay requires --reordering-share");
 }
 
 }  // namespace

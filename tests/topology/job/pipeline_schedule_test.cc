@@ -176,6 +176,19 @@ TEST(PipelineScheduleTest, ZeroBubbleVListsAreMadeForTheDurationsGiven) {
   }
 }
 
+TEST(PipelineScheduleTest, OnlySchedulesThatSaySoDependOnDurations) {
+  for (const Kind kind : kKinds) {
+    const int chunks = kind == Kind::kInterleaved || kind == Kind::kZeroBubbleV ? 2 : 1;
+    const PipelineSpec spec{kind, 4, chunks, 8};
+    const std::vector<PassDurations> slow_backward(static_cast<size_t>(spec.depth()),
+                                                   {.backward = 3});
+    const auto equal = MakePipelineSchedule(spec);
+    const auto made = MakePipelineSchedule(spec, slow_backward);
+    ASSERT_TRUE(equal.ok() && made.ok()) << Name(spec);
+    EXPECT_EQ(*made != *equal, DependsOnDurations(kind)) << Name(spec);
+  }
+}
+
 // Chunk 0 must not take all the room on the way to chunk 1, however fast it is.
 TEST(PipelineScheduleTest, ZeroBubbleVListsRunToTheirEndWhateverPassesTake) {
   const PipelineSpec narrow{Kind::kZeroBubbleV, 2, 2, 8};

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
@@ -21,6 +22,8 @@ namespace weft::train {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(AgreementTest, AllRanksReturnTheErrorOfTheFirstThatHasOne) {
   RunAgreements(3, {}, [](Agreement& world, const EndpointPtr&) {
@@ -107,6 +110,32 @@ TEST(AgreementTest, RanksMeetWhileOneOfThemWorks) {
     EXPECT_TRUE(agreed.ok()) << agreed;
     EXPECT_EQ(worked, world.rank() == 0 ? 1 : 0);
   });
+}
+
+// Rank 0's work fails after the group has.
+TEST(AgreementTest, AnErrorOfTheWorkIsNotLostWhereTheGroupFails) {
+  for (const bool gives_up : {false, true}) {
+    SCOPED_TRACE(gives_up);
+    RunAgreements(2, {}, [gives_up](Agreement& world, const EndpointPtr&) {
+      absl::Status agreed;
+      const absl::Status status = world.RunOnFirst(
+          [&]() -> absl::Status {
+            world.Abort(absl::UnavailableError("the network is gone"));
+            const absl::Time limit = absl::Now() + absl::Seconds(30);
+            while (!world.has_failed() && absl::Now() < limit) std::this_thread::yield();
+            EXPECT_TRUE(world.has_failed());
+            return gives_up ? absl::CancelledError("given up") : absl::DataLossError("a full disk");
+          },
+          agreed);
+      EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("the network is gone"));
+      EXPECT_THAT(std::string(status.message()), Not(HasSubstr("given up")));
+      const bool has_own = world.rank() == 0 && !gives_up;
+      EXPECT_EQ(absl::StartsWith(status.message(), "a full disk; and the group has failed: "),
+                has_own)
+          << status;
+    });
+  }
 }
 
 TEST(AgreementTest, AnExceptionOfTheWorkIsItsStatus) {

@@ -46,10 +46,12 @@ struct StagePass {
   PipelinePass pass;
 };
 
-// The lists of all stages: for passes that take the same time, or where zb-v's are shorter then,
-// for the times that the step's passes take.
+// The lists of all stages: for passes that take the same time, or, where lists can be made for the
+// times that the step's passes take and are shorter then, for these.
 absl::StatusOr<PipelineSchedule> ListsOf(const TrainingStep& step) {
   const PipelineSpec spec = step.Pipeline();
+  WEFT_ASSIGN_OR_RETURN(PipelineSchedule equal, MakePipelineSchedule(spec));
+  if (!DependsOnDurations(spec.kind)) return equal;
   std::vector<PassDurations> durations;
   for (int depth = 0; depth < spec.depth(); ++depth) {
     auto seconds = [&](PassKind kind) {
@@ -59,7 +61,6 @@ absl::StatusOr<PipelineSchedule> ListsOf(const TrainingStep& step) {
                          .backward = seconds(PassKind::kBackward),
                          .weight = seconds(PassKind::kWeight)});
   }
-  WEFT_ASSIGN_OR_RETURN(const PipelineSchedule equal, MakePipelineSchedule(spec));
   WEFT_ASSIGN_OR_RETURN(PipelineReplan lists, ReplanPipeline(spec, equal, durations));
   return std::move(lists.schedule);
 }
