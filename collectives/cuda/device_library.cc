@@ -156,7 +156,9 @@ int EventRecord(WeftEvent* event, WeftStream* stream) {
 int EventQuery(WeftEvent* event, int* done) {
   cudaError_t error = cudaEventQuery(Native(event));
   *done = error == cudaSuccess ? 1 : 0;
-  return error == cudaErrorNotReady ? 0 : Check(error, "cudaEventQuery");
+  if (error != cudaErrorNotReady) return Check(error, "cudaEventQuery");
+  cudaGetLastError();  // or the check behind the next kernel's launch takes it for that one's error
+  return 0;
 }
 int EventElapsed(WeftEvent* start, WeftEvent* end, float* milliseconds) {
   return WEFT_CALL(cudaEventElapsedTime, milliseconds, Native(start), Native(end));
@@ -204,11 +206,24 @@ int NcclSplit(WeftNcclCommunicator* parent, int color, int key, WeftNcclCommunic
   int result = Entry()->Split(parent, color, key, child, &call);
   return Check(static_cast<ncclResult_t>(result), call, Native(parent));
 }
+// `failed`: the outcome of the group's calls, whose error goes before that of the group's end.
+int EndGroup(int failed) {
+  const ncclResult_t ended = ncclGroupEnd();
+  return failed != 0 ? failed : Check(ended, "ncclGroupEnd");
+}
+
 int NcclDestroy(WeftNcclCommunicator* communicator) {
   return WEFT_CALL(ncclCommDestroy, Native(communicator));
 }
-int NcclAbort(WeftNcclCommunicator* communicator) {
-  return WEFT_CALL(ncclCommAbort, Native(communicator));
+// Within a group NCCL tells the kernels of all to end before it waits for any (2.22 and later).
+int NcclAbort(WeftNcclCommunicator* const* communicators, int count) {
+  if (int failed = WEFT_CALL(ncclGroupStart)) return failed;
+  int failed = 0;
+  for (int i = 0; i < count; ++i) {
+    const int one = WEFT_CALL(ncclCommAbort, Native(communicators[i]));
+    if (failed == 0) failed = one;
+  }
+  return EndGroup(failed);
 }
 int NcclAsyncError(WeftNcclCommunicator* communicator) {
   ncclResult_t result = ncclSuccess;
@@ -266,8 +281,7 @@ int NcclExchange(WeftNcclCommunicator* communicator, const void* input, const si
                          Native(stream));
     }
   }
-  const int ended = WEFT_CALL(ncclGroupEnd);
-  return failed != 0 ? failed : ended;
+  return EndGroup(failed);
 }
 
 constexpr WeftDeviceTable kTable = {

@@ -18,7 +18,7 @@
 extern "C" {
 
 // Raised with every change of WeftDeviceTable; a library of another version is refused.
-inline constexpr uint32_t kWeftDeviceTableVersion = 3;
+inline constexpr uint32_t kWeftDeviceTableVersion = 4;
 inline constexpr size_t kWeftNcclIdBytes = 128;
 
 struct WeftStream;
@@ -65,7 +65,9 @@ struct WeftDeviceTable {
                   int rank);
   int (*NcclSplit)(WeftNcclCommunicator* parent, int color, int key, WeftNcclCommunicator** child);
   int (*NcclDestroy)(WeftNcclCommunicator* communicator);
-  int (*NcclAbort)(WeftNcclCommunicator* communicator);
+  // All that may wait for one another in one call: aborting a communicator waits for its kernels,
+  // which the GPU may not begin before those of another one have ended.
+  int (*NcclAbort)(WeftNcclCommunicator* const* communicators, int count);
   int (*NcclAsyncError)(WeftNcclCommunicator* communicator);  // 0: all is well so far
   int (*NcclAllReduce)(WeftNcclCommunicator* communicator, const void* input, void* output,
                        size_t count, int type, int op, WeftStream* stream);

@@ -57,7 +57,7 @@ NcclMaker NcclMakerOf(const Device& device) {
       return made;
     };
   }
-  maker.abort = [&device](WeftNcclCommunicator* made) { (void)device.calls().NcclAbort(made); };
+  maker.abort = [&device](WeftNcclCommunicator* made) { (void)device.calls().NcclAbort(&made, 1); };
   return maker;
 }
 

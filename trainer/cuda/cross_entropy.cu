@@ -42,8 +42,9 @@ __device__ void GradientOfRow(int64_t vocab, int64_t target, float scale, float 
   }
 }
 template <int N, typename T>
-__global__ void CrossEntropyKernel(int64_t vocab, const int64_t* targets, float scale, T* logits,
-                                   float* losses) {
+__global__ void __launch_bounds__(kManyThreads)
+    CrossEntropyKernel(int64_t vocab, const int64_t* targets, float scale, T* logits,
+                       float* losses) {
   T* row = logits + static_cast<int64_t>(blockIdx.x) * vocab;
   const int64_t target = targets[blockIdx.x];
   const RowSum all = SumOfRow<N>(vocab, row);
@@ -67,8 +68,8 @@ void CrossEntropy(int64_t rows, int64_t vocab, const int64_t* targets, float sca
   Check("cross_entropy");
 }
 template <int N, typename T>
-__global__ void CrossEntropyPartKernel(int64_t vocab, const int64_t* targets, const T* logits,
-                                       float* parts) {
+__global__ void __launch_bounds__(kManyThreads)
+    CrossEntropyPartKernel(int64_t vocab, const int64_t* targets, const T* logits, float* parts) {
   const T* row = logits + static_cast<int64_t>(blockIdx.x) * vocab;
   const RowSum all = SumOfRow<N>(vocab, row);
   if (threadIdx.x != 0) return;
@@ -91,8 +92,9 @@ void CrossEntropyPart(int64_t rows, int64_t vocab, const int64_t* targets, const
   Check("cross_entropy_part");
 }
 template <int N, typename T>
-__global__ void CrossEntropyGradientKernel(int64_t vocab, const int64_t* targets, float scale,
-                                           const float* log_sums, T* logits) {
+__global__ void __launch_bounds__(kManyThreads)
+    CrossEntropyGradientKernel(int64_t vocab, const int64_t* targets, float scale,
+                               const float* log_sums, T* logits) {
   GradientOfRow<N>(vocab, targets[blockIdx.x], scale, log_sums[blockIdx.x],
                    logits + static_cast<int64_t>(blockIdx.x) * vocab);
 }

@@ -44,7 +44,7 @@ struct WeftGraphTable {
   int (*CaptureDestroy)(WeftCapture* capture);
 
   // `stream` brings the graph to the GPU, with the memory that kernels take for one call: a launch
-  // allocates nothing.
+  // on it allocates nothing. On another stream that memory would be mapped anew.
   int (*Instantiate)(WeftCapture* capture, WeftStream* stream, WeftGraph** graph);
   int (*Launch)(WeftGraph* graph, WeftStream* stream);
   int (*Destroy)(WeftGraph* graph);

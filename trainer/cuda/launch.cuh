@@ -20,7 +20,9 @@ using kernels::Fp16;
 constexpr int kThreads = 256;  // of a block: 8 warps
 constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kManyThreads = 1024;     // of a block that has a multiprocessor's half for itself
+// Of a block that has a multiprocessor's half for itself. Its kernels have __launch_bounds__: with
+// more than 64 registers a thread they could not be launched.
+constexpr int kManyThreads = 1024;
 constexpr int64_t kMostBlocks = 4096;  // enough for every multiprocessor, several times
 
 // What Install() was given.

@@ -97,8 +97,9 @@ void TakeSums(const char* name, Launch launch, double* sums) {
 // one before, and this adds those up. A warp's lanes take neighbouring columns, the block's warps
 // parts.
 template <typename G>
-__global__ void AddPartsKernel(int parts, int64_t width, int64_t stride, const float* partial,
-                               bool add, G* sums) {
+__global__ void __launch_bounds__(kManyThreads)
+    AddPartsKernel(int parts, int64_t width, int64_t stride, const float* partial, bool add,
+                   G* sums) {
   __shared__ float of_warp[kManyThreads / kWarp][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + lane;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <torch/version.h>
 
+#include <array>
 #include <atomic>
 #include <filesystem>
 #include <stdexcept>
@@ -111,6 +112,8 @@ absl::StatusOr<at::Device> OpenCuda(int local_rank, bool loads_all) {
   at::globalContext().lazyInitDevice(at::kCUDA);
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank % gpus));
   c10::impl::getDeviceGuardImpl(at::kCUDA)->setDevice(device);
+  // What LibTorch keeps of it would be missing in what is free on the GPU (MemoryOf).
+  c10::getDeviceAllocator(at::kCUDA)->emptyCache();
   return device;
 }
 
@@ -146,6 +149,23 @@ DeviceMemory MemoryOf(at::Device gpu) {
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return {Bytes(static_cast<int64_t>(total)), Bytes(static_cast<int64_t>(free)),
           Bytes(statistics.allocated_bytes.at(kAll).peak)};
+}
+
+// By the driver, as LibTorch does not say.
+std::string AddressOf(at::Device device) {
+  if (!device.is_cuda()) return "";
+  const auto call = [](const char* name) -> void* {
+    void* const driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    return driver == nullptr ? nullptr : dlsym(driver, name);
+  };
+  const auto get = reinterpret_cast<int (*)(int* gpu, int number)>(call("cuDeviceGet"));
+  const auto address_of =
+      reinterpret_cast<int (*)(char* address, int size, int gpu)>(call("cuDeviceGetPCIBusId"));
+  int gpu = 0;
+  std::array<char, 32> address = {};
+  const bool is_known = get != nullptr && address_of != nullptr && get(&gpu, device.index()) == 0 &&
+                        address_of(address.data(), static_cast<int>(address.size()), gpu) == 0;
+  return is_known ? address.data() : absl::StrCat(device.index());
 }
 
 std::string DescribeDevice(at::Device device) {

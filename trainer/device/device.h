@@ -19,10 +19,11 @@ struct WeftStream;  // collectives/cuda/device_table.h
 
 namespace weft::train {
 
-// Makes `kind` what this process computes on; called once, before the first tensor. `local_rank`
-// chooses the GPU: modulo their number, so that ranks may share one. With kCuda, errors are
-// kFailedPrecondition where LibTorch is a build without CUDA and kUnavailable where there is no
-// driver or GPU; they name the folder, the version and what would be right.
+// Makes `kind` what this process computes on; called before the first tensor of each run, on which
+// a GPU's memory that the run before had is given back. `local_rank` chooses the GPU: modulo their
+// number, so that ranks may share one. With kCuda, errors are kFailedPrecondition where LibTorch is
+// a build without CUDA and kUnavailable where there is no driver or GPU; they name the folder, the
+// version and what would be right.
 // `loads_all`: CUDA loads all of its kernels now, and not each at its first use, where it may wait
 // for kernels under way: one that waits for another rank's message, which this rank holds up by
 // that (CUDA C++ programming guide, "Lazy loading").
@@ -44,6 +45,10 @@ struct DeviceMemory {
   Bytes total, free, tensors_peak;
 };
 DeviceMemory MemoryOf(at::Device gpu);
+
+// Where a GPU is in its host, as "0000:3B:00.0", whatever number CUDA_VISIBLE_DEVICES gives it in
+// this process; where the driver does not say, that number. Empty for the CPU.
+std::string AddressOf(at::Device device);
 
 // "cpu (AVX-512)", "cuda:0 (LibTorch)".
 std::string DescribeDevice(at::Device device);

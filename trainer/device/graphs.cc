@@ -55,6 +55,7 @@ class TableGraphs final : public GraphDevice {
 
   absl::StatusOr<std::unique_ptr<DeviceGraph>> Capture(
       uint64_t pool, const std::function<absl::Status()>& body) override {
+    WeftStream* const launches = CurrentStream(device_);
     std::optional<c10::StreamGuard> guard;
     if (stream_) {
       // What LibTorch keeps for the default stream is of no use to the pool.
@@ -63,7 +64,7 @@ class TableGraphs final : public GraphDevice {
     }
     WeftStream* const stream = CurrentStream(device_);
     WEFT_RETURN_IF_ERROR(Checked(table_, table_.PoolBegin(device_.index(), pool, stream)));
-    absl::StatusOr<WeftGraph*> graph = CaptureInPool(stream, body);
+    absl::StatusOr<WeftGraph*> graph = CaptureInPool(stream, launches, body);
     absl::Status ended = Checked(table_, table_.PoolEnd(device_.index(), pool));
     if (graph.ok() && !ended.ok()) {
       Complain(table_, table_.Destroy(*graph));
@@ -77,7 +78,7 @@ class TableGraphs final : public GraphDevice {
   }
 
  private:
-  absl::StatusOr<WeftGraph*> CaptureInPool(WeftStream* stream,
+  absl::StatusOr<WeftGraph*> CaptureInPool(WeftStream* stream, WeftStream* launches,
                                            const std::function<absl::Status()>& body) {
     WEFT_RETURN_IF_ERROR(Checked(table_, table_.CaptureBegin(stream)));
     absl::Status status = body();
@@ -86,7 +87,7 @@ class TableGraphs final : public GraphDevice {
     // The body's own error comes first: CaptureEnd's is that the capture has failed.
     if (status.ok()) status = Checked(table_, ended);
     WeftGraph* graph = nullptr;
-    if (status.ok()) status = Checked(table_, table_.Instantiate(capture, stream, &graph));
+    if (status.ok()) status = Checked(table_, table_.Instantiate(capture, launches, &graph));
     if (capture != nullptr) Complain(table_, table_.CaptureDestroy(capture));
     if (!status.ok()) return status;
     return graph;

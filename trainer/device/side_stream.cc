@@ -10,7 +10,9 @@ SideStream::SideStream(at::Device device) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   before_.emplace(device.type());
   before_->record(guard.getStream(device));
-  stream_ = guard.getStreamFromGlobalPool(device);
+  // LibTorch has 32 streams of each priority, and gives them in turn: one of high priority is never
+  // the stream that a graph is being captured on. Copies have no priority.
+  stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
 }
 
 void SideStream::Run(const std::function<void()>& body) {

@@ -94,7 +94,8 @@ absl::Status CheckHostMemory(const TrainConfig& config, const StepPlan& plan, in
 }
 
 absl::Status CheckDeviceMemory(const TrainConfig& config, const StepPlan& plan, int stage,
-                               int tensor_rank, int gpu, const DeviceMemory& memory, Group& world) {
+                               int tensor_rank, const std::string& gpu, const DeviceMemory& memory,
+                               Group& world) {
   const absl::StatusOr<MemoryEstimate> mine =
       EstimateMemory(config, plan, stage, tensor_rank, /*keeps_snapshots=*/false);
   WEFT_RETURN_IF_ERROR(world.Agree(mine.status()));

@@ -44,9 +44,11 @@ absl::Status CheckHostMemory(const TrainConfig& config, const StepPlan& plan, in
                              int tensor_rank, bool keeps_snapshots, Group& world);
 
 // The same of GPUs, which ranks may share: whether the tensors of a GPU's ranks have place in the
-// memory that is free on it. `gpu`: its number on this rank's host; `memory`: what it has.
+// memory that is free on it. `gpu`: its place in this rank's host (AddressOf); `memory`: what it
+// has.
 absl::Status CheckDeviceMemory(const TrainConfig& config, const StepPlan& plan, int stage,
-                               int tensor_rank, int gpu, const DeviceMemory& memory, Group& world);
+                               int tensor_rank, const std::string& gpu, const DeviceMemory& memory,
+                               Group& world);
 
 }  // namespace weft::train
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <numeric>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "topology/host/thread_binding.h"
 
 namespace weft::train {
 namespace {
@@ -27,7 +29,7 @@ absl::StatusOr<std::shared_ptr<NcclSession>> NcclSession::Open(
   WEFT_ASSIGN_OR_RETURN(collectives::Device loaded, collectives::Device::Load());
   WEFT_RETURN_IF_ERROR(
       loaded.Check(loaded.calls().SetDevice(device), absl::StrCat("select GPU ", device)));
-  std::shared_ptr<NcclSession> session(new NcclSession(loaded, timeout, std::move(health)));
+  std::shared_ptr<NcclSession> session(new NcclSession(loaded, device, timeout, std::move(health)));
   session->thread_ = std::thread([one = session.get(), device] {
     (void)one->device_.calls().SetDevice(device);
     one->Watch();
@@ -35,9 +37,9 @@ absl::StatusOr<std::shared_ptr<NcclSession>> NcclSession::Open(
   return session;
 }
 
-NcclSession::NcclSession(const collectives::Device& device, absl::Duration timeout,
+NcclSession::NcclSession(const collectives::Device& device, int gpu, absl::Duration timeout,
                          std::function<absl::Status()> health)
-    : device_(device), timeout_(timeout), health_(std::move(health)) {}
+    : device_(device), gpu_(gpu), timeout_(timeout), health_(std::move(health)) {}
 
 NcclSession::~NcclSession() {
   {
@@ -60,9 +62,37 @@ absl::StatusOr<std::string> NcclSession::MakeUniqueId() const {
   return id;
 }
 
-void NcclSession::Add(NcclCollectives* group) {
+absl::StatusOr<WeftNcclCommunicator*> NcclSession::MakeCommunicator(
+    const std::string& group, int rank, int size, const std::string& unique_id) const {
+  using Made = absl::StatusOr<WeftNcclCommunicator*>;
+  std::future<Made> made =
+      StartUnboundDetached([device = device_, gpu = gpu_, group, rank, size, unique_id]() -> Made {
+        WEFT_RETURN_IF_ERROR(
+            device.Check(device.calls().SetDevice(gpu), absl::StrCat("select GPU ", gpu)));
+        WeftNcclCommunicator* communicator = nullptr;
+        WEFT_RETURN_IF_ERROR(device.Check(
+            device.calls().NcclInit(&communicator, size,
+                                    reinterpret_cast<const uint8_t*>(unique_id.data()), 1, rank),
+            absl::StrCat("make the NCCL communicator of group ", group)));
+        return communicator;
+      });
+  const absl::Time deadline = SystemClock().Now() + timeout_;
+  while (made.wait_for(kLookEvery) != std::future_status::ready) {
+    WEFT_RETURN_IF_ERROR(failure());
+    if (SystemClock().Now() > deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the NCCL communicator of group ", group, " was not made in ",
+                       absl::FormatDuration(timeout_),
+                       " (collective.timeout): a rank of the group is gone, or does not make it"));
+    }
+  }
+  return made.get();
+}
+
+absl::Status NcclSession::Add(NcclCollectives* group) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  groups_.insert(group);
+  if (failure_.ok()) groups_.insert(group);
+  return failure_;
 }
 
 void NcclSession::Remove(NcclCollectives* group) {
@@ -92,7 +122,18 @@ void NcclSession::FailLocked(const absl::Status& why) {
   if (why.ok() || !failure_.ok()) return;
   failure_ = why;
   WEFT_LOG_WARN("all NCCL communicators are aborted: ", failure_.message());
-  for (NcclCollectives* group : groups_) group->Abort();
+  // In one call, as their works may wait for one another (device_table.h).
+  std::vector<std::unique_lock<std::timed_mutex>> calling;
+  std::vector<WeftNcclCommunicator*> communicators;
+  for (NcclCollectives* group : groups_) {
+    calling.emplace_back(group->calling_, kCallPatience);
+    WeftNcclCommunicator* const communicator = group->communicator_.exchange(nullptr);
+    if (communicator != nullptr) communicators.push_back(communicator);
+  }
+  const int result =
+      device_.calls().NcclAbort(communicators.data(), static_cast<int>(communicators.size()));
+  const absl::Status aborted = device_.Check(result, "abort NCCL's communicators");
+  if (!aborted.ok()) WEFT_LOG_WARN(aborted.message());
 }
 
 absl::StatusOr<std::unique_ptr<NcclCollectives>> NcclCollectives::Create(
@@ -105,13 +146,9 @@ absl::StatusOr<std::unique_ptr<NcclCollectives>> NcclCollectives::Create(
   std::unique_ptr<NcclCollectives> made(
       new NcclCollectives(std::move(session), std::move(group), size, current));
   WEFT_RETURN_IF_ERROR(made->Prepare(high_priority));
-  WeftNcclCommunicator* communicator = nullptr;
-  WEFT_RETURN_IF_ERROR(made->session_->device().Check(
-      made->calls().NcclInit(&communicator, size,
-                             reinterpret_cast<const uint8_t*>(unique_id.data()), 1, rank),
-      absl::StrCat("make the NCCL communicator of group ", made->group_)));
-  made->communicator_ = communicator;
-  made->session_->Add(made.get());
+  WEFT_ASSIGN_OR_RETURN(made->communicator_,
+                        made->session_->MakeCommunicator(made->group_, rank, size, unique_id));
+  WEFT_RETURN_IF_ERROR(made->session_->Add(made.get()));
   return made;
 }
 
@@ -126,13 +163,18 @@ absl::Status NcclCollectives::Prepare(bool high_priority) {
 }
 
 NcclCollectives::~NcclCollectives() {
+  // Kernels that wait for a rank that is gone end with those of all groups.
+  if (communicator_ != nullptr && session_->failure().ok() && !IsIdle()) {
+    session_->Fail(absl::DeadlineExceededError(
+        absl::StrCat("group ", group_, " ends with work that the GPU has not ended in ",
+                     absl::FormatDuration(session_->timeout_), " (collective.timeout)")));
+  }
   session_->Remove(this);
-  WeftNcclCommunicator* communicator = communicator_.exchange(nullptr);
-  // After a failure its kernels may wait for a rank that is gone.
-  if (communicator != nullptr && session_->failure().ok() && IsIdle()) {
+  WeftNcclCommunicator* const communicator = communicator_.exchange(nullptr);
+  if (communicator != nullptr && session_->failure().ok()) {
     (void)calls().NcclDestroy(communicator);
-  } else if (communicator != nullptr) {
-    (void)calls().NcclAbort(communicator);
+  } else if (communicator != nullptr) {  // it came after the failure
+    (void)calls().NcclAbort(&communicator, 1);
   }
   for (const Waited& waited : waited_) Release(waited);
   if (reference_ != nullptr) free_.push_back(reference_);
@@ -351,13 +393,6 @@ absl::Status NcclCollectives::Check(absl::Time now) {
       absl::StrCat(under_way_.front().name, " of group ", group_, " has not ended on the GPU in ",
                    absl::FormatDuration(session_->timeout_),
                    " (collective.timeout): a rank of the group is gone, or does not call it"));
-}
-
-void NcclCollectives::Abort() {
-  std::unique_lock<std::timed_mutex> lock(calling_, std::defer_lock);
-  (void)lock.try_lock_for(kCallPatience);
-  WeftNcclCommunicator* communicator = communicator_.exchange(nullptr);
-  if (communicator != nullptr) (void)calls().NcclAbort(communicator);
 }
 
 }  // namespace weft::train

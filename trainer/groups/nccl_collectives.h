@@ -61,15 +61,21 @@ class NcclSession {
 
  private:
   friend class NcclCollectives;
-  NcclSession(const collectives::Device& device, absl::Duration timeout,
+  NcclSession(const collectives::Device& device, int gpu, absl::Duration timeout,
               std::function<absl::Status()> health);
-  void Add(NcclCollectives* group);
+  // Calls NcclInit, which waits for the group's ranks: for at most `timeout_`, and while there is
+  // no failure. A call that does not end by then is left to itself.
+  absl::StatusOr<WeftNcclCommunicator*> MakeCommunicator(const std::string& group, int rank,
+                                                         int size,
+                                                         const std::string& unique_id) const;
+  absl::Status Add(NcclCollectives* group);  // the failure, if there is one: then it is not added
   void Remove(NcclCollectives* group);
   void Watch();
   absl::Status Look() const;                 // with mutex_ held
   void FailLocked(const absl::Status& why);  // the same
 
   const collectives::Device device_;
+  const int gpu_;
   const absl::Duration timeout_;
   const std::function<absl::Status()> health_;
   mutable std::mutex mutex_;  // of all below
@@ -161,7 +167,6 @@ class NcclCollectives {
 
   // Called by the session's thread.
   absl::Status Check(absl::Time now);
-  void Abort();
   // What the stream was given is done, in the session's timeout.
   bool IsIdle();
 

@@ -3,6 +3,9 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -165,6 +168,16 @@ ShardSizes ShardSizesOf(const TrainConfig& config, const ParallelSizes& sizes) {
   return {.shared = group, .experts = experts};
 }
 
+int RanksThatShareGpus(const std::vector<int>& hosts, const std::vector<std::string>& gpus) {
+  std::map<std::pair<int, std::string>, int> ranks;
+  for (size_t rank = 0; rank < gpus.size(); ++rank) {
+    if (!gpus[rank].empty()) ++ranks[{hosts[rank], gpus[rank]}];
+  }
+  int sharing = 0;
+  for (const auto& [gpu, count] : ranks) sharing += count > 1 ? count : 0;
+  return sharing;
+}
+
 ParallelGroups ParallelGroups::Alone() {
   ParallelGroups groups;
   groups.world = std::make_unique<Group>();
@@ -207,8 +220,6 @@ absl::StatusOr<ParallelGroups> ParallelGroups::Create(
   for (int rank = 0; rank < endpoint->world_size(); ++rank) {
     groups.hosts.push_back(endpoint->host(Rank(rank)));
   }
-  groups.ranks_here = static_cast<int>(
-      std::count(groups.hosts.begin(), groups.hosts.end(), endpoint->host(endpoint->rank())));
   WEFT_ASSIGN_OR_RETURN(groups.tensor, along("tensor", {Axis::kTensor}));
   WEFT_ASSIGN_OR_RETURN(groups.context, along("context", {Axis::kContext}));
   WEFT_ASSIGN_OR_RETURN(groups.data, along("data", {Axis::kContext, Axis::kExpert, Axis::kData}));
@@ -268,7 +279,7 @@ std::vector<Group::Channel> PipelineChannels(const TrainConfig& config) {
 }
 
 absl::StatusOr<std::shared_ptr<NcclSession>> OpenSession(const TrainConfig& config,
-                                                         at::Device device, int ranks_here,
+                                                         at::Device device, int sharing,
                                                          absl::Duration timeout,
                                                          const Group& world) {
   const int gpu = device.has_index() ? device.index() : 0;
@@ -276,17 +287,16 @@ absl::StatusOr<std::shared_ptr<NcclSession>> OpenSession(const TrainConfig& conf
   (void)setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);
   WEFT_ASSIGN_OR_RETURN(std::shared_ptr<NcclSession> session,
                         NcclSession::Open(gpu, timeout, world.HealthCheck()));
-  const int gpus = session->device().count();
-  if (ranks_here <= gpus) return session;
+  if (sharing == 0) return session;
   if (config.device_collectives == DeviceCollectives::kAuto) {
-    return absl::FailedPreconditionError(absl::StrCat(ranks_here, " ranks of a host share its ",
-                                                      gpus, " GPUs, and NCCL wants one a rank"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(sharing, " ranks share a GPU with another rank, and NCCL wants one a rank"));
   }
   // NCCL takes ranks of one GPU where they seem to be of several hosts.
   const std::string host = absl::StrCat("rank", world.rank());
   (void)setenv("NCCL_HOSTID", host.c_str(), /*overwrite=*/0);
-  WEFT_LOG_INFO(ranks_here, " ranks share ", gpus, " GPUs: NCCL takes each for a host of its own (",
-                host, ") and sends over the network");
+  WEFT_LOG_INFO(sharing, " ranks share a GPU with another rank: NCCL takes each for a host of its ",
+                "own (", host, ") and sends over the network");
   return session;
 }
 
@@ -298,8 +308,9 @@ absl::Status ParallelGroups::OpenDeviceCollectives(const TrainConfig& config, at
       config.device_collectives == DeviceCollectives::kNccl ||
       (config.device_collectives == DeviceCollectives::kAuto && device.is_cuda());
   if (!is_wanted || world->size() == 1) return absl::OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> gpus, world->Gather(AddressOf(device)));
   const absl::StatusOr<std::shared_ptr<NcclSession>> session =
-      OpenSession(config, device, ranks_here, timeout, *world);
+      OpenSession(config, device, RanksThatShareGpus(hosts, gpus), timeout, *world);
   absl::Status agreed;
   WEFT_RETURN_IF_ERROR(world->Agree(session.status(), agreed));
   if (agreed.ok()) {

@@ -64,6 +64,10 @@ struct ShardSizes {
 };
 ShardSizes ShardSizesOf(const TrainConfig& config, const ParallelSizes& sizes);
 
+// Ranks that share a GPU with another rank. `hosts` and `gpus`, by rank: the number of its host,
+// and where its GPU is there (AddressOf); empty: no GPU, which nobody shares.
+int RanksThatShareGpus(const std::vector<int>& hosts, const std::vector<std::string>& gpus);
+
 struct ParallelGroups {
   topology::Mesh mesh;
   std::unique_ptr<Group> world, tensor, context, pipeline;
@@ -84,7 +88,6 @@ struct ParallelGroups {
   // loop/checkpoints.h, which has another one for what goes on from local disks.
   std::unique_ptr<Group> snapshots, checkpoints, checkpoint_copies;
   std::vector<int> hosts;      // of each rank of the job: the number of its host
-  int ranks_here = 1;          // on this host
   Records* records = nullptr;  // the endpoint's; null: there are none
 
   // The ranks over which training state is sharded.

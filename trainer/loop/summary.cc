@@ -61,7 +61,8 @@ absl::Status MemoryUse::Check() const {
   WEFT_RETURN_IF_ERROR(world.Agree(plan.status()));
   const int stage = groups_.pipeline->rank(), shard = groups_.tensor->rank();
   if (device_.is_cpu()) return CheckHostMemory(config_, *plan, stage, shard, snapshots_, world);
-  return CheckDeviceMemory(config_, *plan, stage, shard, device_.index(), MemoryOf(device_), world);
+  return CheckDeviceMemory(config_, *plan, stage, shard, AddressOf(device_), MemoryOf(device_),
+                           world);
 }
 
 void MemoryUse::Begin() {

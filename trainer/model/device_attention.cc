@@ -17,9 +17,7 @@ constexpr int64_t kFlashWidth = 256, kFlashMultiple = 8;
 
 bool IsFlash(const AttentionInputs& inputs, const std::optional<at::Tensor>& mask) {
   const at::Tensor& query = inputs.query;
-  const int64_t width = query.size(3);
-  return query.is_cuda() && !mask && query.scalar_type() != at::kFloat && width <= kFlashWidth &&
-         width % kFlashMultiple == 0;
+  return query.is_cuda() && !StoresScores(query.scalar_type(), query.size(3), mask.has_value());
 }
 
 // cuDNN's attention, which on Hopper takes half the time of the flash attention, for heads of up to
@@ -84,6 +82,10 @@ at::Tensor Weights(const at::Tensor& scores, const at::Tensor& logsumexp) {
 }
 
 }  // namespace
+
+bool StoresScores(at::ScalarType type, int64_t width, bool has_mask) {
+  return has_mask || type == at::kFloat || width > kFlashWidth || width % kFlashMultiple != 0;
+}
 
 AttentionOutputs DeviceAttention(const AttentionInputs& inputs, bool is_causal,
                                  const std::optional<at::Tensor>& mask) {

@@ -4,11 +4,16 @@
 #ifndef WEFT_TRAINER_MODEL_DEVICE_ATTENTION_H_
 #define WEFT_TRAINER_MODEL_DEVICE_ATTENTION_H_
 
+#include <cstdint>
 #include <optional>
 
 #include "trainer/model/attention_tiles.h"
 
 namespace weft::train {
+
+// Whether a GPU has the scores of a tile in memory, for numbers of this type and heads of this
+// width: where flash attention does not take it.
+bool StoresScores(at::ScalarType type, int64_t width, bool has_mask);
 
 // `is_causal`: as many queries as keys, query i sees keys 0 to i. `mask`, added to the scores:
 // [1, 1, queries, keys].

@@ -100,6 +100,8 @@ absl::Status PipelineRunner::Run(absl::Span<const topology::PipelinePass> passes
                                  PipelineStage& stage) {
   posted_ = 0;
   times_.clear();
+  const bool is_first = !std::exchange(has_run_, true);
+  const size_t ahead = is_first && options_.device().is_cuda() ? 0 : receives_ahead_;
   for (size_t i = 0; i < passes.size(); ++i) {
     const topology::PipelinePass& pass = passes[i];
     WEFT_RETURN_IF_ERROR(PostReceives(passes, i + 1));
@@ -107,7 +109,7 @@ absl::Status PipelineRunner::Run(absl::Span<const topology::PipelinePass> passes
     time.wait_ns = SystemClock::Nanoseconds();
     WEFT_ASSIGN_OR_RETURN(at::Tensor input, TakeInput(pass));
     time.start_ns = SystemClock::Nanoseconds();
-    WEFT_RETURN_IF_ERROR(PostReceives(passes, i + 1 + receives_ahead_));
+    WEFT_RETURN_IF_ERROR(PostReceives(passes, i + 1 + ahead));
     at::Tensor output;
     switch (pass.kind) {
       case topology::PassKind::kForward: {

@@ -38,7 +38,9 @@ class PipelineRunner {
  public:
   // `group` is the pipeline axis, whose ranks are the stages, and outlives this object.
   // `receives_ahead`: passes after the running one whose receives are posted; 0: a pass posts its
-  // receive when it is to run.
+  // receive when it is to run, as in the first Run on a GPU. There libraries make and load kernels,
+  // which may wait for all that the GPU has been given: also for the kernel of a receive whose
+  // message the other stage sends only after one of this stage's.
   PipelineRunner(const topology::PipelineSpec& spec, Group* group, int64_t rows, int64_t width,
                  const at::TensorOptions& options, int receives_ahead);
 
@@ -84,6 +86,7 @@ class PipelineRunner {
     at::Tensor tensor;
   };
   std::vector<Kept> kept_;
+  bool has_run_ = false;
   std::vector<PassTime> times_;
 };
 

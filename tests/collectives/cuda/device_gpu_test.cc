@@ -95,5 +95,16 @@ TEST_F(DeviceGpuTest, OneRankReducesWithNccl) {
   ASSERT_CALL(calls().Free(device));
 }
 
+TEST_F(DeviceGpuTest, CommunicatorsAreAbortedTogether) {
+  std::vector<WeftNcclCommunicator*> communicators(3);
+  for (WeftNcclCommunicator*& communicator : communicators) {
+    uint8_t id[kWeftNcclIdBytes];
+    ASSERT_CALL(calls().NcclUniqueId(id));
+    ASSERT_CALL(calls().NcclInit(&communicator, 1, id, 1, 0));
+  }
+  ASSERT_CALL(calls().NcclAbort(communicators.data(), static_cast<int>(communicators.size())));
+  ASSERT_CALL(calls().NcclAbort(nullptr, 0));
+}
+
 }  // namespace
 }  // namespace weft::collectives

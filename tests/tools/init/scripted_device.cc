@@ -53,7 +53,10 @@ WeftDeviceTable Table() {
     return (*child = new WeftNcclCommunicator{parent->size / kSplitInto}), 0;
   };
   t.NcclDestroy = [](WeftNcclCommunicator* made) { return delete made, 0; };
-  t.NcclAbort = t.NcclDestroy;
+  t.NcclAbort = [](WeftNcclCommunicator* const* made, int count) {
+    for (int i = 0; i < count; ++i) delete made[i];
+    return 0;
+  };
   t.NcclAllReduce = [](WeftNcclCommunicator* made, const void* input, void* output, size_t, int,
                        int, WeftStream*) {
     const char* breaks = std::getenv("SCRIPTED_DEVICE_BREAKS");

@@ -1,11 +1,13 @@
 // What only a GPU can show: its kernels, those of libweft-train-cuda.so where that is built, and
 // attention, against the CPU's loops.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <functional>
 #include <vector>
 
+#include "base/units.h"
 #include "trainer/device/aten_kernels.h"
 #include "trainer/device/device.h"
 #include "trainer/model/attention_tiles.h"
@@ -285,6 +287,25 @@ TYPED_TEST(DeviceGpuTest, AttentionIsTheCpus) {
           << "result " << i << ", window " << window;
     }
   }
+}
+
+// LibTorch keeps the memory of tensors that have gone; the check of a run that goes on in the same
+// process must not miss it.
+TEST(DeviceMemoryGpuTest, ARunFindsTheMemoryFreeThatTheRunBeforeHad) {
+  std::string why;
+  if (!HasGpu(why)) GTEST_SKIP() << why;
+  const at::Device gpu(at::kCUDA, 0);
+  (void)at::empty({MiB(512).count()}, at::TensorOptions(at::kByte).device(gpu));
+  const Bytes before = MemoryOf(gpu).free;
+  ASSERT_TRUE(OpenDevice(DeviceKind::kCuda, 0).ok());
+  EXPECT_GE(MemoryOf(gpu).free, before + MiB(512));
+}
+
+TEST(DeviceAddressGpuTest, IsAPlaceInTheHost) {
+  std::string why;
+  if (!HasGpu(why)) GTEST_SKIP() << why;
+  EXPECT_THAT(AddressOf(at::Device(at::kCUDA, 0)),
+              testing::ContainsRegex("^[0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+[.][0-9]$"));
 }
 
 // dweight = dy^T x, written and then added to in fp32.

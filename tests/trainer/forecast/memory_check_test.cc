@@ -55,14 +55,15 @@ TEST(CheckDeviceMemoryTest, ARunThatHasNoPlaceOnItsGpuIsRefusedWithTheArithmetic
   EXPECT_EQ(estimate->on_device(), estimate->tensors() - estimate->snapshots);
   Group alone;
   const auto check = [&](Bytes free) {
-    return CheckDeviceMemory(*config, *plan, 0, 0, /*gpu=*/3, {GiB(80), free, Bytes(0)}, alone);
+    return CheckDeviceMemory(*config, *plan, 0, 0, "0000:3B:00.0", {GiB(80), free, Bytes(0)},
+                             alone);
   };
   EXPECT_TRUE(check(estimate->on_device()).ok());
   const absl::Status refused = check(estimate->on_device() - Bytes(1));
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),
-              ContainsRegex("GPU 3 of host .*: 1 ranks need [0-9]+ MiB for tensors; [0-9]+ MiB of "
-                            "it are free"));
+              ContainsRegex("GPU 0000:3B:00.0 of host .*: 1 ranks need [0-9]+ MiB for tensors; "
+                            "[0-9]+ MiB of it are free"));
 }
 
 }  // namespace

@@ -89,6 +89,10 @@ INSTANTIATE_TEST_SUITE_P(
         DeviceCase{"nccl_ring", 2, And(kModern, {"parallel.context=2"}), true},
         DeviceCase{"nccl_ulysses", 2,
                    And(kModern, {"parallel.context=2", "parallel.context_method=ulysses"}), true},
+        DeviceCase{"nccl_ulysses_pieces",
+                   2,
+                   {"model.heads=8", "parallel.context=2", "parallel.context_method=ulysses"},
+                   true},
         DeviceCase{"nccl_experts", 2, {"model.experts=4", "parallel.expert=2"}, true},
         DeviceCase{
             "nccl_all",
@@ -137,6 +141,20 @@ TEST_F(DeviceRunTest, AMessageThatDoesNotEndOnTheGpuIsAnError) {
   EXPECT_THAT(outcome.output,
               testing::ContainsRegex("of group train\\.pipeline\\.0, channel [0-9]+ "
                                      "from [01] to [01] has not ended on the GPU"));
+}
+
+// NCCL's call would wait for a rank that does not come for ever.
+TEST_F(DeviceRunTest, ACommunicatorThatIsNotMadeIsAnError) {
+  const ScopedVariable libraries("LD_LIBRARY_PATH", EMULATED_NCCL);
+  const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "10s");
+  const ScopedVariable never("EMULATED_NCCL_NEVER_MEETS", "1");
+  const Outcome outcome = Run(2, "never_met",
+                              {"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
+                               "parallel.collectives=nccl"});
+  EXPECT_EQ(outcome.status, 1) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              testing::ContainsRegex("the NCCL communicator of group train\\.[a-z]+\\.0 was not "
+                                     "made in 10s"));
 }
 
 TEST_F(DeviceRunTest, WhatNcclNeedsIsRefusedBeforeTraining) {

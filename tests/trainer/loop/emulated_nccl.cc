@@ -5,6 +5,7 @@
 // Events and the default stream (null) follow CUDA: a stream waits for what was recorded when it
 // was told to. Reductions know float32; what only moves knows every type. With
 // EMULATED_NCCL_STOPS_AT=N, the Nth collective of rank 1 of a group, and what follows, never ends.
+// With EMULATED_NCCL_NEVER_MEETS=1 no communicator's ranks come together.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -132,6 +133,16 @@ struct WeftNcclCommunicator {
 
 namespace {
 
+std::atomic<int> works_under_way = 0;  // of all communicators of this process
+
+void Give(WeftStream* stream, std::function<void()> work) {
+  ++works_under_way;
+  stream->Push([work = std::move(work)] {
+    work();
+    --works_under_way;
+  });
+}
+
 // Moves `count` elements of a rank in pieces: each rank copies its `parts` of a piece into its
 // slot, all meet, `read` takes from all slots what it wants, and all meet again.
 void InPieces(WeftNcclCommunicator* group, const char* input, size_t count, size_t bytes, int parts,
@@ -166,7 +177,7 @@ int AllReduce(WeftNcclCommunicator* group, const void* input, void* output, size
               int op, WeftStream* stream) {
   if (static_cast<DataType>(type) != DataType::kFloat32) return Fail("no such number type");
   group->Count();
-  stream->Push([=] {
+  Give(stream, [=] {
     InPieces(group, static_cast<const char*>(input), count, sizeof(float), 1,
              [&](size_t begin, size_t elements) {
                AddUp(group, 0, elements, op, static_cast<float*>(output) + begin);
@@ -179,7 +190,7 @@ int ReduceScatter(WeftNcclCommunicator* group, const void* input, void* output, 
                   int type, int op, WeftStream* stream) {
   if (static_cast<DataType>(type) != DataType::kFloat32) return Fail("no such number type");
   group->Count();
-  stream->Push([=] {
+  Give(stream, [=] {
     InPieces(group, static_cast<const char*>(input), count, sizeof(float), group->size,
              [&](size_t begin, size_t elements) {
                AddUp(group, static_cast<size_t>(group->rank) * elements, elements, op,
@@ -192,7 +203,7 @@ int ReduceScatter(WeftNcclCommunicator* group, const void* input, void* output, 
 int AllGather(WeftNcclCommunicator* group, const void* input, void* output, size_t count, int type,
               WeftStream* stream) {
   group->Count();
-  stream->Push([=] {
+  Give(stream, [=] {
     const size_t bytes = Bytes(type);
     InPieces(group, static_cast<const char*>(input), count, bytes, 1,
              [&](size_t begin, size_t elements) {
@@ -214,7 +225,7 @@ int Exchange(WeftNcclCommunicator* group, const void* input, const size_t* input
       out_at(input_begins, input_begins + size), in(output_counts, output_counts + size),
       in_at(output_begins, output_begins + size);
   group->Count();
-  stream->Push([=] {
+  Give(stream, [=] {
     const size_t bytes = Bytes(type), share = kSlotBytes / static_cast<size_t>(size) / bytes;
     group->meeting->words[static_cast<size_t>(group->rank)] =
         *std::max_element(out.begin(), out.end());
@@ -257,6 +268,9 @@ int UniqueId(uint8_t* id) {
 
 int Init(WeftNcclCommunicator** made, int size, const uint8_t* ids, int, int rank) {
   if (size > kRanksMax) return Fail("too many ranks");
+  if (std::getenv("EMULATED_NCCL_NEVER_MEETS") != nullptr) {
+    for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
   const char* name = reinterpret_cast<const char*>(ids);
   const int file = shm_open(name, O_CREAT | O_RDWR, 0600);
   if (file < 0 || ftruncate(file, sizeof(Meeting)) != 0) return Fail("no shared memory");
@@ -270,6 +284,14 @@ int Init(WeftNcclCommunicator** made, int size, const uint8_t* ids, int, int ran
   (void)group->Meet();
   shm_unlink(name);
   return (*made = group), 0;
+}
+
+// As NCCL's: tells the works of all these to end, and waits for the device, which may be at the
+// work of a communicator that is not one of them. The objects stay.
+int Abort(WeftNcclCommunicator* const* groups, int count) {
+  for (int i = 0; i < count; ++i) groups[i]->aborted.store(true);
+  while (works_under_way.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return 0;
 }
 
 int Record(WeftEvent* event, WeftStream* stream) {
@@ -332,8 +354,7 @@ WeftDeviceTable Table() {
     munmap(group->meeting, sizeof(Meeting));
     return delete group, 0;
   };
-  // What is under way ends, and the object stays for it.
-  t.NcclAbort = [](WeftNcclCommunicator* group) { return group->aborted.store(true), 0; };
+  t.NcclAbort = Abort;
   t.NcclAsyncError = [](WeftNcclCommunicator*) { return 0; };
   t.NcclAllReduce = AllReduce;
   t.NcclAllGather = AllGather;

@@ -9,6 +9,7 @@
 
 #include "base/read_file.h"
 #include "tests/scoped_variable.h"
+#include "tests/trainer/loop/rank_processes.h"
 #include "tests/trainer/loop/train_run.h"
 
 namespace weft::train {
@@ -20,17 +21,37 @@ struct GpuCase {
   std::vector<std::string> settings;
 };
 
-class GpuRunTest : public TrainRunTest, public ::testing::WithParamInterface<GpuCase> {
- protected:
-  Outcome OnGpu(int ranks, const std::string& name, std::vector<std::string> settings) {
+// What a run on a GPU is started with, for as long as this object lives.
+class GpuVariables {
+ public:
+  static std::vector<std::string> Settings(int ranks, std::vector<std::string> settings) {
     settings.insert(settings.end(), {"train.device=cuda", "train.gemm=aten", "train.attention=aten",
                                      "train.peak_tflops=0"});
     if (ranks > 1) settings.push_back("parallel.collectives=nccl");
-    const std::string plugin = Environment("WEFT_BIN") + "/../lib/libnccl-net-weft.so";
-    const ScopedVariable net("NCCL_NET_PLUGIN", plugin.c_str());
-    const ScopedVariable interface("NCCL_SOCKET_IFNAME", "lo");
-    const ScopedVariable log("NCCL_DEBUG", "INFO");
-    return Run(ranks, name, settings);
+    return settings;
+  }
+
+ private:
+  const ScopedVariable net_{"NCCL_NET_PLUGIN",
+                            Environment("WEFT_BIN") + "/../lib/libnccl-net-weft.so"};
+  const ScopedVariable interface_{"NCCL_SOCKET_IFNAME", "lo"};
+  const ScopedVariable log_{"NCCL_DEBUG", "INFO"};
+};
+
+// Why there was no run on a GPU; empty: there was one.
+std::string WhyNone(const Outcome& outcome) {
+  for (const char* reason : {"no GPU that this process may use", "is a build without CUDA"}) {
+    if (outcome.output.find(reason) != std::string::npos) return reason;
+  }
+  return "";
+}
+
+class GpuRunTest : public TrainRunTest, public ::testing::WithParamInterface<GpuCase> {
+ protected:
+  static Outcome OnGpu(int ranks, const std::string& name,
+                       const std::vector<std::string>& settings) {
+    const GpuVariables variables;
+    return Run(ranks, name, GpuVariables::Settings(ranks, settings));
   }
 };
 
@@ -40,9 +61,7 @@ TEST_P(GpuRunTest, LossesAreTheCpusWithinBf16) {
                                        "validation.batches=1", "log.trace_steps=0"};
   settings.insert(settings.end(), layout.settings.begin(), layout.settings.end());
   const Outcome gpu = OnGpu(layout.ranks, layout.name + "_gpu", settings);
-  for (const char* reason : {"no GPU that this process may use", "is a build without CUDA"}) {
-    if (gpu.output.find(reason) != std::string::npos) GTEST_SKIP() << reason;
-  }
+  if (const std::string why = WhyNone(gpu); !why.empty()) GTEST_SKIP() << why;
   ASSERT_EQ(gpu.status, 0) << gpu.output;
   const Outcome cpu = Run(1, layout.name + "_cpu", [&] {
     std::vector<std::string> alone;
@@ -69,9 +88,7 @@ TEST_P(GraphRunTest, LossesByGraphsAreThoseWithoutToTheBit) {
                                        "validation.batches=1", "log.trace_steps=0"};
   settings.insert(settings.end(), layout.settings.begin(), layout.settings.end());
   const Outcome plain = OnGpu(layout.ranks, layout.name + "_plain", settings);
-  for (const char* reason : {"no GPU that this process may use", "is a build without CUDA"}) {
-    if (plain.output.find(reason) != std::string::npos) GTEST_SKIP() << reason;
-  }
+  if (const std::string why = WhyNone(plain); !why.empty()) GTEST_SKIP() << why;
   ASSERT_EQ(plain.status, 0) << plain.output;
   settings.emplace_back("train.graphs=auto");
   const Outcome graphs = OnGpu(layout.ranks, layout.name + "_graphs", settings);
@@ -91,6 +108,31 @@ TEST_P(GraphRunTest, LossesByGraphsAreThoseWithoutToTheBit) {
   }
 }
 
+// The GPU of a rank that goes on waits in NCCL's kernels, of several groups, for the rank that is
+// gone; and it has the memory of the run before.
+class GpuRecoveryTest : public RankProcessesTest {};
+TEST_F(GpuRecoveryTest, ARankThatIsKilledIsReplacedWhereNcclWaitsForIt) {
+  constexpr int kRanks = 4;
+  const GpuVariables variables;
+  const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "120s");
+  const std::vector<std::string> settings = GpuVariables::Settings(
+      kRanks, {"train.precision=fp32", "train.steps=200", "sample.tokens=0", "parallel.pipeline=2",
+               "parallel.zero=1", "train.micro_batch=1"});
+  const Outcome whole = Run(kRanks, "whole", settings);
+  if (const std::string why = WhyNone(whole); !why.empty()) GTEST_SKIP() << why;
+  ASSERT_EQ(whole.status, 0) << whole.output;
+  std::vector<std::string> command = Command(kRanks, "killed", settings);
+  command.insert(command.begin() + 1, {"--recover", "1", "--set", "recovery.snapshot=memory"});
+  Process process(command, RunDir("killed.out"));
+  ASSERT_TRUE(WaitForStep("killed", 3, process)) << process.Wait().output;
+  ASSERT_GT(KillRank("killed", 2), 0);
+  const Outcome outcome = process.Wait();
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, testing::HasSubstr("starting it anew (1 of 1)"));
+  EXPECT_THAT(outcome.output, testing::Not(testing::HasSubstr("has not ended on the GPU")));
+  EXPECT_EQ(LargestDifference(Metrics("whole"), Metrics("killed")), 0);
+}
+
 const std::vector<std::string> kModern = {"model.style=llama", "model.kv_heads=2"};
 std::vector<std::string> Modern(const std::string& more) {
   std::vector<std::string> settings = kModern;
@@ -102,6 +144,8 @@ INSTANTIATE_TEST_SUITE_P(
     Layouts, GpuRunTest,
     ::testing::Values(GpuCase{"one", 1, {}}, GpuCase{"one_llama", 1, kModern},
                       GpuCase{"bf16_alone", 1, {"train.master_weights=false"}},
+                      GpuCase{"fp16", 1, {"train.precision=fp16", "train.loss_scale=1024"}},
+                      GpuCase{"recomputed", 1, Modern("train.recompute=selective")},
                       GpuCase{"data", 2, {"parallel.zero=1"}},
                       GpuCase{"zero3", 2, {"parallel.zero=3"}},
                       GpuCase{"tensor", 2, {"parallel.tensor=2"}},

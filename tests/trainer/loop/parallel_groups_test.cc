@@ -70,6 +70,15 @@ TEST(MeshOfTest, ATensorAxisCutsAFeedForwardPartAndNoExpert) {
   EXPECT_EQ(mesh("0").message(), "parallel.tensor = 2 does not divide model.ffn = 49");
 }
 
+// CUDA_VISIBLE_DEVICES may give each rank's only GPU the number 0, and GPUs of two hosts may be at
+// one place there.
+TEST(RanksThatShareGpusTest, OnlyRanksOfOneHostAtOneAddressShareAGpu) {
+  EXPECT_EQ(RanksThatShareGpus({0, 0, 1, 1}, {"1:00.0", "2:00.0", "1:00.0", "2:00.0"}), 0);
+  EXPECT_EQ(RanksThatShareGpus({0, 0, 1, 1}, {"1:00.0", "1:00.0", "1:00.0", "2:00.0"}), 2);
+  EXPECT_EQ(RanksThatShareGpus({0, 0, 0}, {"1:00.0", "1:00.0", "1:00.0"}), 3);
+  EXPECT_EQ(RanksThatShareGpus({0, 0}, {"", ""}), 0);
+}
+
 // The ranks of the job that are in `group`, on every rank of it.
 std::vector<int> Members(Group& group, int mine) {
   const auto texts = group.Gather(absl::StrCat(mine));

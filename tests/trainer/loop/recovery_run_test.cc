@@ -18,6 +18,7 @@
 #include "collectives/store/client/store_client.h"
 #include "net/secret.h"
 #include "tests/scoped_variable.h"
+#include "tests/trainer/loop/rank_processes.h"
 #include "tests/trainer/loop/train_run.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/retention.h"
@@ -32,12 +33,7 @@ using ::testing::Not;
 constexpr int kRanks = 4;
 constexpr int kSteps = 14;
 
-std::string Words(const fs::path& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
-class RecoveryRunTest : public TrainRunTest {
+class RecoveryRunTest : public RankProcessesTest {
  protected:
   // Nothing waits for longer, whatever is wrong.
   void SetUp() override {
@@ -61,50 +57,6 @@ class RecoveryRunTest : public TrainRunTest {
     return command;
   }
 
-  // Processes of that run: every one names the run's folder.
-  static std::vector<pid_t> ProcessesOf(const std::string& run) {
-    std::vector<pid_t> pids;
-    for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
-      const pid_t pid = std::atoi(entry.path().filename().c_str());
-      if (pid <= 0) continue;
-      std::string words = Words(entry.path() / "cmdline");
-      words += '\0';
-      if (words.find(RunDir(run) + '\0') != std::string::npos) pids.push_back(pid);
-    }
-    return pids;
-  }
-  // The process of a rank: 0 while there is none.
-  static pid_t ProcessOf(const std::string& run, int rank) {
-    for (pid_t pid : ProcessesOf(run)) {
-      const fs::path folder = "/proc/" + std::to_string(pid);
-      std::string variables = '\0' + Words(folder / "environ");
-      const bool is_rank =
-          variables.find('\0' + ("RANK=" + std::to_string(rank)) + '\0') != std::string::npos;
-      std::error_code error;
-      const fs::path program = fs::read_symlink(folder / "exe", error);
-      if (is_rank && program.filename() == "weft-train") return pid;
-    }
-    return 0;
-  }
-
-  // Kills the process of a rank, and returns it; returns 0 where there is none. kill(0, SIGKILL)
-  // would end this test, and whatever shares its process group.
-  static pid_t KillRank(const std::string& run, int rank) {
-    const pid_t pid = ProcessOf(run, rank);
-    if (pid > 0) kill(pid, SIGKILL);
-    return pid;
-  }
-
-  static int LastStep(const std::string& run) {
-    int last = 0;
-    std::ifstream file(RunDir(run) + "/metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const json row = json::parse(line, nullptr, /*allow_exceptions=*/false);
-      if (row.is_object() && row.contains("loss")) last = std::max(last, row["step"].get<int>());
-    }
-    return last;
-  }
-
   // Damages a checkpoint; false: there is no whole one at `path` any more.
   static bool FlipBitOfShard(const std::string& path) {
     std::fstream shard(path + "/" + ShardName(0, kRanks),
@@ -122,15 +74,6 @@ class RecoveryRunTest : public TrainRunTest {
       fs::create_symlink("/proc/self/mem", path + "/manifest.json", error);  // fails with EIO
     }
     return was_there && !error;
-  }
-
-  // Waits until `run` has done `step` steps; false: it ended before.
-  static bool WaitForStep(const std::string& run, int step, Process& process) {
-    for (int i = 0; i < 12000 && process.running(); ++i) {
-      if (LastStep(run) >= step) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return false;
   }
 
   static void ExpectUnbroken(const std::string& run, const std::map<int, json>& unbroken,
