@@ -4,7 +4,10 @@
 #include <cstddef>
 #include <vector>
 
+#include "trainer/model/context_axis.h"
+#include "trainer/model/device_attention.h"
 #include "trainer/model/gpt.h"
+#include "trainer/model/parameters.h"
 
 namespace weft::train {
 namespace {
@@ -64,9 +67,71 @@ ExpertBytes BytesOfExperts(const TrainConfig& config, const StepPlan& plan, Rout
   return bytes;
 }
 
-// One micro-batch in one block, or in the half of a block that the flags name.
+// Heads of a rank whose tokens and heads are exchanged for attention (Ulysses).
+struct ExchangedHeads {
+  int64_t queries = 0;           // of each key-value head
+  int64_t kv_heads = 0;          // in attention, repeats among them
+  int64_t repeats = 1;           // of each key-value head
+  int64_t largest_kv_heads = 0;  // of the largest piece
+};
+bool ExchangesHeads(const TrainConfig& config, const StepPlan& plan) {
+  return plan.sizes.context > 1 && config.context_method == ContextMethod::kUlysses;
+}
+ExchangedHeads HeadsOf(const TrainConfig& config, const StepPlan& plan) {
+  const int64_t heads = config.model.heads / plan.sizes.tensor;
+  const int64_t held = std::max<int64_t>(1, config.model.KvHeads() / plan.sizes.tensor);
+  ExchangedHeads result;
+  result.repeats = RepeatsOfHeads(heads, held, plan.sizes.context);
+  result.queries = heads / (held * result.repeats);
+  result.kv_heads = held * result.repeats / plan.sizes.context;
+  const std::vector<int64_t> edges = HeadEdges(result.kv_heads, config.overlap.context);
+  for (size_t i = 0; i + 1 < edges.size(); ++i) {
+    result.largest_kv_heads = std::max(result.largest_kv_heads, edges[i + 1] - edges[i]);
+  }
+  return result;
+}
+
+// What the exchanges of heads have beside a block's projections.
+struct ExchangeBytes {
+  int64_t queries_keys_values = 0;  // of all tokens of some heads, kept in place of the projections
+  int64_t transient = 0;            // the most in the backward pass
+};
+ExchangeBytes BytesOfExchange(const TrainConfig& config, const StepPlan& plan) {
+  if (!ExchangesHeads(config, plan)) return {};
+  const ExchangedHeads heads = HeadsOf(config, plan);
+  const int64_t head = plan.micro_rows * config.model.sequence *
+                       (config.model.hidden / config.model.heads) * SizeOf(config.precision);
+  const int64_t keys_values = 2 * heads.kv_heads * head;
+  ExchangeBytes bytes;
+  bytes.queries_keys_values = heads.kv_heads * heads.queries * head + keys_values;
+  // At the end the gradients of every piece are on their way, at both ends of it; those of heads
+  // that are repeated are then put together.
+  bytes.transient = 2 * bytes.queries_keys_values + (heads.repeats > 1 ? keys_values : 0);
+  return bytes;
+}
+
+// What a GPU's attention makes of scores in the backward pass, where they are stored: at most five
+// tensors in fp32 of the size of a tile, as model/device_attention.cc has them.
+int64_t BytesOfScores(const TrainConfig& config, const StepPlan& plan, int64_t window) {
+  const ModelConfig& model = config.model;
+  if (config.device != DeviceKind::kCuda ||
+      !StoresScores(TypeOf(config.precision), model.hidden / model.heads, window > 0)) {
+    return 0;
+  }
+  int64_t heads = model.heads / plan.sizes.tensor, tokens = plan.TokensHeld(model.sequence);
+  if (ExchangesHeads(config, plan)) {
+    const ExchangedHeads exchanged = HeadsOf(config, plan);
+    heads = exchanged.largest_kv_heads * exchanged.queries;
+    tokens = model.sequence;
+  }
+  const int64_t edge = window > 0 ? std::max<int64_t>(window, 64) : tokens;  // attention_tiles.h
+  return 5 * 4 * plan.micro_rows * heads * std::min(tokens, edge) * std::min(tokens, 2 * edge);
+}
+
+// One micro-batch in one block, or in the half of a block that the flags name. `window`: of the
+// block's attention; 0: none.
 BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, RecomputeKind recompute,
-                        RoutingLoad load, bool has_attention, bool has_ffn) {
+                        RoutingLoad load, bool has_attention, bool has_ffn, int64_t window) {
   const ModelConfig& model = config.model;
   const int64_t width = SizeOf(config.precision);
   const int64_t rows = plan.micro_rows * plan.TokensHeld(model.sequence);
@@ -77,12 +142,14 @@ BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, Recompu
   // Inputs of norms and of the products behind them; their statistics, fp32.
   const int64_t by_norms = 2 * norms * model.hidden * row + norms * rows / parts * 8;
   const int64_t qkv = has_attention ? (model.hidden + 2 * model.KvHidden()) * row : 0;
+  const ExchangeBytes heads = has_attention ? BytesOfExchange(config, plan) : ExchangeBytes{};
+  const int64_t kept_qkv = heads.queries_keys_values > 0 ? heads.queries_keys_values : qkv;
   const int64_t mixed = has_attention ? model.hidden * row + rows * model.heads / parts * 4 : 0;
   const bool is_dense = has_ffn && !model.HasExperts();
   const int64_t inner = is_dense ? gates * model.ffn * row : 0;
   const int64_t activated = is_dense ? model.ffn * row : 0;
   BlockBytes bytes;
-  bytes.kept = by_norms + qkv + mixed + inner + activated;
+  bytes.kept = by_norms + kept_qkv + mixed + inner + activated;
   // Other ranks' rows of what the products by outputs read.
   const bool keeps_gathered = parts > 1 && config.tensor_gathered == GatheredRows::kKeep;
   const int64_t gathers =
@@ -103,9 +170,15 @@ BlockBytes BytesOfBlock(const TrainConfig& config, const StepPlan& plan, Recompu
     bytes.transient = 2 * model.hidden * row + experts.transient;
     bytes.until_weights += experts.until_weights;
   }
+  const int64_t scores = has_attention ? BytesOfScores(config, plan, window) : 0;
+  if (scores + heads.transient > 0) {
+    bytes.transient = std::max(bytes.transient, 2 * model.hidden * row + qkv + scores +
+                                                    std::max(exchanged, heads.transient));
+  }
   if (recompute == RecomputeKind::kSelective) {
-    bytes.kept -= mixed + activated;
-    bytes.transient += mixed + activated;
+    // The projections are kept, of which attention makes the rest again.
+    bytes.kept += qkv - kept_qkv - mixed - activated;
+    bytes.transient += heads.queries_keys_values + mixed + activated;
   } else if (recompute == RecomputeKind::kFull) {
     bytes.transient += bytes.kept - model.hidden * row;
     bytes.kept = model.hidden * row;
@@ -122,9 +195,10 @@ BlockBytes BytesOfChunk(const TrainConfig& config, const StepPlan& plan, const M
   const int64_t residual = rows * width * model.hidden / plan.sizes.tensor;
   BlockBytes bytes;
   for (int64_t layer = chunk.first_layer; layer < chunk.end_layer; ++layer) {
-    const BlockBytes block = BytesOfBlock(
-        config, plan, config.recompute[static_cast<size_t>(layer)], load,
-        chunk.Has(layer, BlockHalf::kAttention), chunk.Has(layer, BlockHalf::kFeedForward));
+    const BlockBytes block =
+        BytesOfBlock(config, plan, config.recompute[static_cast<size_t>(layer)], load,
+                     chunk.Has(layer, BlockHalf::kAttention),
+                     chunk.Has(layer, BlockHalf::kFeedForward), model.WindowOf(layer));
     bytes.kept += block.kept;
     bytes.until_weights += block.until_weights;
     bytes.transient = std::max(bytes.transient, block.transient);

@@ -21,6 +21,7 @@ namespace {
 // Sums over the buckets of a rank.
 struct BucketBytes {
   int64_t shard = 0, whole = 0;              // elements
+  int64_t reduced = 0;                       // elements of sums over ranks, beside the gradients
   int64_t held = 0;                          // elements of whole parameters, at one time
   int64_t apart = 0;                         // elements of owned values beside those
   int64_t pool_whole = 0, pool_shard = 0;    // elements of the buffers of stages 2 and 3
@@ -71,6 +72,7 @@ BucketBytes MeasureBuckets(const TrainConfig& config, const StepPlan& plan,
   bytes.apart = is_view ? 0 : bytes.shard;
   // Replicas of a shard write equal parts of it.
   bytes.saved = (4 * bytes.shard + StateBytes(config, bytes)) / (holders / ranks);
+  bytes.reduced = ranks > 1 ? bytes.shard : 0;
   bytes.pool_shard = largest_shard * std::min<int64_t>(static_cast<int64_t>(layouts.size()), 3);
   bytes.pool_whole = bytes.pool_shard * ranks;
   return bytes;
@@ -89,6 +91,7 @@ BucketBytes MeasureAll(const TrainConfig& config, const StepPlan& plan,
       MeasureBuckets(config, plan, experts, holders / plan.sizes.expert, ranks.experts);
   all.shard += more.shard;
   all.whole += more.whole;
+  all.reduced += more.reduced;
   all.held += more.held;
   all.apart += more.apart;
   all.largest_matrix = std::max(all.largest_matrix, more.largest_matrix);
@@ -100,13 +103,11 @@ BucketBytes MeasureAll(const TrainConfig& config, const StepPlan& plan,
 }
 
 int64_t GradientBytes(const TrainConfig& config, const StepPlan& plan, const BucketBytes& bytes,
-                      int ranks, int64_t width) {
+                      int64_t width) {
   const int64_t reduced = plan.ReducesInFp32(config) ? 4 : width;
   // A product whose gradient is kept in another type is made before it is added.
   const int64_t made = reduced != width ? bytes.largest_matrix * width : 0;
-  if (config.zero_stage == 1) {
-    return bytes.whole * reduced + (ranks > 1 ? bytes.shard * reduced : 0) + made;
-  }
+  if (config.zero_stage == 1) return (bytes.whole + bytes.reduced) * reduced + made;
   const bool accumulates = plan.pipeline.micro_batches > 1;
   const int64_t pool = bytes.pool_whole + (accumulates ? bytes.pool_shard : 0);
   return bytes.shard * (accumulates ? 4 : reduced) + pool * reduced + made;
@@ -131,7 +132,7 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(const TrainConfig& config, const S
   MemoryEstimate estimate;
   const int64_t owned_width = config.master_weights ? 4 : width;
   estimate.parameters = Bytes(buckets.held * width + buckets.apart * owned_width);
-  estimate.gradients = Bytes(GradientBytes(config, plan, buckets, ranks, width));
+  estimate.gradients = Bytes(GradientBytes(config, plan, buckets, width));
   estimate.optimizer = Bytes(StateBytes(config, buckets));
   estimate.packed = PackedBytes(config.model, part, plan.PartPacked(config), config.precision,
                                 gemm != nullptr ? *gemm : KernelLibrary::kWeft);

@@ -47,43 +47,50 @@ bool ExchangesHeads(const Gpt& model) {
   return model.context() != nullptr && model.context()->method() == ContextMethod::kUlysses;
 }
 
-// All rows of this rank's heads, from the rows held of all heads.
-AttentionInputs ExchangeForHeads(const Gpt& model, const AttentionInputs& inputs) {
-  const int64_t repeats = RepeatsOfHeads(model.heads(), model.kv_heads(), model.context()->size());
-  const std::vector<at::Tensor> parts =
-      ToHeads(*model.context(), {inputs.query, inputs.key.repeat_interleave(repeats, 1),
-                                 inputs.value.repeat_interleave(repeats, 1)});
-  return {parts[0], parts[1], parts[2]};
+// All of it as one piece, but for heads that are exchanged.
+AttendedHeads Compute(const Gpt& model, const AttentionInputs& inputs, int64_t window) {
+  const KernelLibrary library = model.attention_library(window);
+  if (ExchangesHeads(model)) return AttendByHeads(*model.context(), library, inputs, window);
+  const AttentionOutputs outputs = model.context() == nullptr
+                                       ? Attend(library, inputs, window)
+                                       : AttendAround(*model.context(), library, inputs, window);
+  return {outputs.out, {{inputs, outputs}}};
 }
 
-AttentionOutputs Compute(const Gpt& model, const AttentionInputs& inputs, int64_t window) {
-  if (model.context() == nullptr || ExchangesHeads(model)) {
-    return Attend(model.attention_library(window), inputs, window);
-  }
-  return AttendAround(*model.context(), model.attention_library(window), inputs, window);
-}
-
-void ComputeBackward(const Gpt& model, const at::Tensor& dout, const AttentionInputs& inputs,
-                     const AttentionOutputs& outputs, int64_t window,
+void ComputeBackward(const Gpt& model, const at::Tensor& dout,
+                     const std::vector<AttentionPiece>& pieces, int64_t window,
                      const AttentionInputs& gradients) {
+  const KernelLibrary library = model.attention_library(window);
+  if (ExchangesHeads(model)) {
+    AttendByHeadsBackward(*model.context(), library, dout, pieces, window, gradients);
+    return;
+  }
+  const auto& [inputs, outputs] = pieces[0];
   if (model.context() == nullptr) {
-    AttendBackward(model.attention_library(window), dout, inputs, outputs, window, gradients);
-    return;
+    AttendBackward(library, dout, inputs, outputs, window, gradients);
+  } else {
+    AttendAroundBackward(*model.context(), library, dout, inputs, outputs, window, gradients);
   }
-  if (!ExchangesHeads(model)) {
-    AttendAroundBackward(*model.context(), model.attention_library(window), dout, inputs, outputs,
-                         window, gradients);
-    return;
+}
+
+void SavePieces(AutogradContext* ctx, const std::vector<AttentionPiece>& pieces) {
+  variable_list tensors;
+  for (const auto& [inputs, outputs] : pieces) {
+    for (const at::Tensor& tensor :
+         {inputs.query, inputs.key, inputs.value, outputs.out, outputs.logsumexp}) {
+      tensors.push_back(tensor);
+    }
   }
-  const AttentionInputs mine{at::empty_like(inputs.query), at::empty_like(inputs.key),
-                             at::empty_like(inputs.value)};
-  AttendBackward(model.attention_library(window), ToHeads(*model.context(), {dout})[0], inputs,
-                 outputs, window, mine);
-  const std::vector<at::Tensor> rows = ToRows(*model.context(), {mine.query, mine.key, mine.value});
-  gradients.query.copy_(rows[0]);
-  const int64_t kv_heads = gradients.key.size(1);
-  gradients.key.copy_(rows[1].unflatten(1, {kv_heads, -1}).sum(2));
-  gradients.value.copy_(rows[2].unflatten(1, {kv_heads, -1}).sum(2));
+  ctx->save_for_backward(std::move(tensors));
+}
+std::vector<AttentionPiece> SavedPieces(AutogradContext* ctx) {
+  const variable_list tensors = ctx->get_saved_variables();
+  std::vector<AttentionPiece> pieces;
+  for (size_t i = 0; i < tensors.size(); i += 5) {
+    pieces.push_back(
+        {{tensors[i], tensors[i + 1], tensors[i + 2]}, {tensors[i + 3], tensors[i + 4]}});
+  }
+  return pieces;
 }
 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
@@ -98,21 +105,16 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     for (const at::Tensor& rows : projections) widths.push_back(rows.size(1));
     ctx->saved_data["widths"] = widths;
     Rotate(model, projections, length, /*inverse=*/false);
-    AttentionInputs inputs = SplitHeads(model, projections, length);
-    if (ExchangesHeads(model)) inputs = ExchangeForHeads(model, inputs);
-    const AttentionOutputs outputs = Compute(model, inputs, window);
-    ctx->save_for_backward(
-        {inputs.query, inputs.key, inputs.value, outputs.out, outputs.logsumexp});
-    const at::Tensor out =
-        ExchangesHeads(model) ? ToRows(*model.context(), {outputs.out})[0] : outputs.out;
-    return out.transpose(1, 2).reshape({projections[0].size(0), -1});
+    const AttendedHeads attended = Compute(model, SplitHeads(model, projections, length), window);
+    SavePieces(ctx, attended.pieces);
+    return attended.out.transpose(1, 2).reshape({projections[0].size(0), -1});
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const WorkScope scope(Work::kAttention);
     const Context context = SavedContext(ctx);
     const Gpt& model = *context.model;
     const int64_t length = ctx->saved_data["length"].toInt();
-    const variable_list saved = ctx->get_saved_variables();
+    const std::vector<AttentionPiece> pieces = SavedPieces(ctx);
     const at::Tensor dout = gradients[0].contiguous();
     const at::Tensor by_heads =
         dout.view({dout.size(0) / length, length, model.heads(), -1}).transpose(1, 2);
@@ -122,8 +124,8 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     }
     // Key-value heads that this rank does not use have no gradient here.
     if (results.size() > 1) results[1].zero_();
-    ComputeBackward(model, by_heads, {saved[0], saved[1], saved[2]}, {saved[3], saved[4]},
-                    ctx->saved_data["window"].toInt(), SplitHeads(model, results, length));
+    ComputeBackward(model, by_heads, pieces, ctx->saved_data["window"].toInt(),
+                    SplitHeads(model, results, length));
     Rotate(model, results, length, /*inverse=*/true);
     results.resize(results.size() + 3);  // none for the other arguments
     return results;

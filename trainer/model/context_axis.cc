@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "trainer/groups/status_error.h"
+#include "trainer/model/tensor_axis.h"
 
 namespace weft::train {
 namespace {
@@ -80,12 +81,79 @@ class Half {
   int64_t begin_ = 0, count_ = 0;
 };
 
-// [ranks, B, heads, rows, width], part i to and from rank i.
-at::Tensor ExchangeParts(const ContextAxis& axis, const at::Tensor& parts) {
-  at::Tensor received = at::empty_like(parts);
-  Pending pending = ValueOrThrow(axis.group().AllToAll(received, parts));
-  ThrowIfError(axis.group().Wait(pending));
-  return received;
+// An exchange of heads for rows under way.
+struct Exchange {
+  at::Tensor received;  // [ranks, ...], part i from rank i
+  Pending pending;
+};
+
+// sent: [ranks, ...], contiguous, part i to rank i.
+Exchange StartExchange(const ContextAxis& axis, const at::Tensor& sent) {
+  Exchange exchange;
+  exchange.received = at::empty(sent.sizes(), sent.options());
+  exchange.pending = ValueOrThrow(axis.group().AllToAll(exchange.received, sent));
+  return exchange;
+}
+
+at::Tensor FinishExchange(const ContextAxis& axis, Exchange& exchange) {
+  ThrowIfError(axis.group().Wait(exchange.pending));
+  return std::move(exchange.received);
+}
+
+// Neighbours among the heads that a rank has in attention.
+struct Heads {
+  int64_t begin = 0, count = 0;
+};
+// Heads of a piece: of queries, keys and values.
+using PieceHeads = std::vector<Heads>;
+
+std::vector<PieceHeads> CutHeads(const ContextAxis& axis, int64_t heads, int64_t kv_heads) {
+  const int64_t queries = heads / kv_heads;  // of each key-value head
+  const std::vector<int64_t> edges = HeadEdges(kv_heads / axis.size(), axis.group().overlaps());
+  std::vector<PieceHeads> pieces;
+  for (size_t i = 0; i + 1 < edges.size(); ++i) {
+    const Heads keys{edges[i], edges[i + 1] - edges[i]};
+    pieces.push_back({{keys.begin * queries, keys.count * queries}, keys, keys});
+  }
+  return pieces;
+}
+
+// x: [B, heads of all ranks, rows, width]. Returns [ranks, B, heads, rows, width], a view.
+at::Tensor OfEachRank(const ContextAxis& axis, const at::Tensor& x, const Heads& heads) {
+  return x.unflatten(1, {axis.size(), x.size(1) / axis.size()})
+      .narrow(2, heads.begin, heads.count)
+      .transpose(0, 1);
+}
+
+// Rows held of a piece, to the ranks that have its heads: `heads[i]` of each rank of tensors[i].
+Exchange StartToHeads(const ContextAxis& axis, const std::vector<at::Tensor>& tensors,
+                      const PieceHeads& heads) {
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    parts.push_back(OfEachRank(axis, tensors[i], heads[i]));
+  }
+  return StartExchange(axis, at::cat(parts, 2).contiguous());
+}
+// [B, heads, all rows, width], the heads of one tensor behind those of another.
+at::Tensor FinishToHeads(const ContextAxis& axis, Exchange& exchange) {
+  return FinishExchange(axis, exchange).permute({1, 2, 0, 3, 4}).flatten(2, 3);
+}
+
+// All rows of a piece, [B, all rows, heads, width], to the ranks that hold them.
+Exchange StartToRows(const ContextAxis& axis, const at::Tensor& x) {
+  return StartExchange(
+      axis, x.unflatten(1, {axis.size(), x.size(1) / axis.size()}).transpose(0, 1).contiguous());
+}
+// Into tensors [B, heads of all ranks, rows, width]: `heads[i]` of each rank of tensors[i].
+void FinishToRows(const ContextAxis& axis, Exchange& exchange,
+                  const std::vector<at::Tensor>& tensors, const PieceHeads& heads) {
+  const at::Tensor received = FinishExchange(axis, exchange);  // [ranks, B, rows, heads, width]
+  int64_t begin = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor part = received.narrow(3, begin, heads[i].count);
+    OfEachRank(axis, tensors[i], heads[i]).copy_(part.transpose(2, 3));
+    begin += heads[i].count;
+  }
 }
 
 }  // namespace
@@ -165,31 +233,75 @@ void AttendAroundBackward(const ContextAxis& axis, KernelLibrary library, const 
   gradients.value.add_(others[1]);
 }
 
-std::vector<at::Tensor> ToHeads(const ContextAxis& axis, const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> parts;
-  std::vector<int64_t> heads;
-  for (const at::Tensor& tensor : tensors) {
-    heads.push_back(tensor.size(1) / axis.size());
-    parts.push_back(tensor.unflatten(1, {axis.size(), heads.back()}));
+AttendedHeads AttendByHeads(const ContextAxis& axis, KernelLibrary library,
+                            const AttentionInputs& inputs, int64_t window) {
+  const at::Tensor& query = inputs.query;
+  const int64_t repeats = RepeatsOfHeads(query.size(1), inputs.key.size(1), axis.size());
+  const auto repeated = [repeats](const at::Tensor& x) {
+    return repeats == 1 ? x : x.repeat_interleave(repeats, 1);
+  };
+  const std::vector<at::Tensor> sent{query, repeated(inputs.key), repeated(inputs.value)};
+  const std::vector<PieceHeads> cuts = CutHeads(axis, query.size(1), sent[1].size(1));
+  std::vector<Exchange> to_heads, to_rows;
+  for (const PieceHeads& cut : cuts) to_heads.push_back(StartToHeads(axis, sent, cut));
+  AttendedHeads result;
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    const std::vector<at::Tensor> parts =
+        FinishToHeads(axis, to_heads[i])
+            .split_with_sizes({cuts[i][0].count, cuts[i][1].count, cuts[i][2].count}, 1);
+    AttentionPiece piece{{parts[0], parts[1], parts[2]}, {}};
+    piece.outputs = Attend(library, piece.inputs, window);
+    to_rows.push_back(StartToRows(axis, piece.outputs.out.transpose(1, 2)));
+    result.pieces.push_back(std::move(piece));
   }
-  const at::Tensor received = ExchangeParts(axis, at::cat(parts, 2).transpose(0, 1).contiguous());
-  // [ranks, B, heads, rows, width] to [B, heads, ranks * rows, width].
-  return received.permute({1, 2, 0, 3, 4}).flatten(2, 3).split_with_sizes(heads, 1);
+  // A row's heads side by side, as the output projection reads them.
+  result.out =
+      at::empty({query.size(0), query.size(2), query.size(1), query.size(3)}, query.options())
+          .transpose(1, 2);
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    FinishToRows(axis, to_rows[i], {result.out}, cuts[i]);
+  }
+  return result;
 }
 
-std::vector<at::Tensor> ToRows(const ContextAxis& axis, const std::vector<at::Tensor>& tensors) {
-  std::vector<int64_t> heads;
-  for (const at::Tensor& tensor : tensors) heads.push_back(tensor.size(1));
-  const at::Tensor rows = at::cat(tensors, 1);
-  const at::Tensor received =
-      ExchangeParts(axis, rows.unflatten(2, {axis.size(), rows.size(2) / axis.size()})
-                              .permute({2, 0, 1, 3, 4})
-                              .contiguous());
-  std::vector<at::Tensor> results;
-  for (const at::Tensor& part : received.split_with_sizes(heads, 2)) {
-    results.push_back(part.transpose(0, 1).flatten(1, 2));
+void AttendByHeadsBackward(const ContextAxis& axis, KernelLibrary library, const at::Tensor& dout,
+                           const std::vector<AttentionPiece>& pieces, int64_t window,
+                           const AttentionInputs& gradients) {
+  const int64_t kv_heads = gradients.key.size(1);
+  const int64_t repeats = RepeatsOfHeads(dout.size(1), kv_heads, axis.size());
+  const std::vector<PieceHeads> cuts = CutHeads(axis, dout.size(1), kv_heads * repeats);
+  std::vector<Exchange> to_heads, to_rows;
+  for (const PieceHeads& cut : cuts) to_heads.push_back(StartToHeads(axis, {dout}, cut));
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    const at::Tensor dout_here = FinishToHeads(axis, to_heads[i]);
+    const std::vector<int64_t> counts{cuts[i][0].count, cuts[i][1].count, cuts[i][2].count};
+    const at::Tensor all = at::empty(
+        {dout.size(0), dout_here.size(2), counts[0] + counts[1] + counts[2], dout.size(3)},
+        pieces[i].inputs.query.options());
+    const std::vector<at::Tensor> parts = all.transpose(1, 2).split_with_sizes(counts, 1);
+    AttendBackward(library, dout_here, pieces[i].inputs, pieces[i].outputs, window,
+                   {parts[0], parts[1], parts[2]});
+    to_rows.push_back(StartToRows(axis, all));
   }
-  return results;
+  // The gradient of a head that was repeated is the sum over its repeats.
+  const auto target = [&](const at::Tensor& x) {
+    return repeats == 1
+               ? x
+               : at::empty({x.size(0), kv_heads * repeats, x.size(2), x.size(3)}, x.options());
+  };
+  const std::vector<at::Tensor> rows{gradients.query, target(gradients.key),
+                                     target(gradients.value)};
+  for (size_t i = 0; i < cuts.size(); ++i) FinishToRows(axis, to_rows[i], rows, cuts[i]);
+  if (repeats == 1) return;
+  gradients.key.copy_(rows[1].unflatten(1, {kv_heads, repeats}).sum(2));
+  gradients.value.copy_(rows[2].unflatten(1, {kv_heads, repeats}).sum(2));
+}
+
+std::vector<int64_t> HeadEdges(int64_t kv_heads, bool overlaps) {
+  // The fewest pieces of which each of the two outer ones may have less than a tenth of the heads,
+  // and so of what is exchanged: 1 / 14.
+  constexpr int kMostPieces = 6;
+  return ChunkEdges(kv_heads, overlaps ? kMostPieces : 1);
 }
 
 int64_t RepeatsOfHeads(int64_t heads, int64_t kv_heads, int size) {

@@ -11,7 +11,13 @@
 // under the keys' first hop, half under the gradients' last one home.
 //
 // Ulysses (Jacobs et al., "DeepSpeed Ulysses", 2023): rank r has the r-th of C stretches;
-// all-to-all exchanges give each rank all tokens of some heads for attention, and back.
+// all-to-all exchanges give each rank all tokens of some heads for attention, and back. These heads
+// go in pieces, each an exchange: queries, keys and values of all pieces set out one after the
+// other, and attention on a piece is computed while the next ones arrive and the outputs of those
+// before it go back. The backward pass does so with the gradients of outputs, and those of queries,
+// keys and values. Nothing hides the first exchange of a pass and the last one, so that the outer
+// pieces are the smallest. Heads are independent of each other: results do not depend on the
+// pieces, to the bit.
 //
 // Used by one thread. The errors of collectives are thrown as StatusError.
 #ifndef WEFT_TRAINER_MODEL_CONTEXT_AXIS_H_
@@ -59,13 +65,29 @@ void AttendAroundBackward(const ContextAxis& axis, KernelLibrary library, const 
                           const AttentionInputs& inputs, const AttentionOutputs& outputs,
                           int64_t window, const AttentionInputs& gradients);
 
-// Ulysses: rows held of all heads to all rows of some heads, and back. Tensors [B, heads, rows,
-// width], whose heads size() divides; one exchange for all.
-std::vector<at::Tensor> ToHeads(const ContextAxis& axis, const std::vector<at::Tensor>& tensors);
-std::vector<at::Tensor> ToRows(const ContextAxis& axis, const std::vector<at::Tensor>& tensors);
+// All rows of the heads of a piece: what attention on them reads, and what it has made.
+struct AttentionPiece {
+  AttentionInputs inputs;
+  AttentionOutputs outputs;
+};
+struct AttendedHeads {
+  at::Tensor out;                      // [B, heads, rows, width] of the rows held
+  std::vector<AttentionPiece> pieces;  // for the backward pass
+};
+// Ulysses. Rows of `inputs`, `dout` and `gradients`: those that this rank holds of each sample, of
+// all heads, whose number size() divides.
+AttendedHeads AttendByHeads(const ContextAxis& axis, KernelLibrary library,
+                            const AttentionInputs& inputs, int64_t window);
+void AttendByHeadsBackward(const ContextAxis& axis, KernelLibrary library, const at::Tensor& dout,
+                           const std::vector<AttentionPiece>& pieces, int64_t window,
+                           const AttentionInputs& gradients);
 // How often key-value heads are repeated, so that size() divides them: the smallest divisor of
 // heads / kv_heads for which that is so. size() divides `heads`.
 int64_t RepeatsOfHeads(int64_t heads, int64_t kv_heads, int size);
+// Where each piece of the `kv_heads` key-value heads that a rank has in attention begins, and
+// `kv_heads` behind the last; with 14 or more, about 1 : 2 : 4 : 4 : 2 : 1. One piece where the
+// group does not overlap.
+std::vector<int64_t> HeadEdges(int64_t kv_heads, bool overlaps);
 
 }  // namespace weft::train
 

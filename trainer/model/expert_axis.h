@@ -9,9 +9,9 @@
 // Rows go in pieces: a piece is a part of the rows of the i-th expert of every rank, so that one
 // piece is multiplied while the next arrives and the one before goes back. Within a piece the rows
 // of a rank are behind those of the ranks before it. A rank copies the rows that it has for its own
-// experts, so that they are there at once: those of the first piece are multiplied while the first
-// exchange is under way, those of the last piece while the last one is. Used by one thread. The
-// errors of collectives are thrown as StatusError.
+// experts, so that they are there at once, and are multiplied while others' are awaited, or while
+// the last of these go back. Used by one thread. The errors of collectives are thrown as
+// StatusError.
 #ifndef WEFT_TRAINER_MODEL_EXPERT_AXIS_H_
 #define WEFT_TRAINER_MODEL_EXPERT_AXIS_H_
 

@@ -1,6 +1,9 @@
 // Experts of operations.h. The exchange of one piece of rows runs under the matrix products of
 // another, forward and backward, and in the backward pass the last ones under the products that
 // give the weights' gradients.
+#include <algorithm>
+#include <vector>
+
 #include "trainer/model/deliver.h"
 #include "trainer/model/expert_axis.h"
 
@@ -62,11 +65,13 @@ void ActivatedBackward(const ModelConfig& config, const at::Tensor& dy, const at
   });
 }
 
-// Sends `rows` piece by piece into `received`, calls body(expert, first row, rows) for the rows of
-// each piece, which writes those rows of `results`, and sends them back into the rows of what it
-// returns; the last are under way as it returns. Nothing of another rank is there when the first
-// piece begins, and no piece is left to hide the last one's way back, so that a rank multiplies its
-// own rows of the first piece before the others', and of the last piece behind them.
+// Sends `rows` piece by piece into `received`, calls body(expert, first row, rows) for rows of a
+// piece, which writes those rows of `results`, and sends them back into the rows of what it
+// returns; the last are under way as it returns. A rank's own rows need no exchange: while more of
+// others' rows are awaited than have been multiplied so far, those of the next pieces are; those of
+// the last pieces are left for the time in which the last rows go back. (So a row may be under way
+// for as long as its product takes.) Which rows these are depends on counts alone: the same run has
+// the same sums.
 struct RoundTrip {
   at::Tensor returned;
   std::vector<Pending> pending;
@@ -74,32 +79,54 @@ struct RoundTrip {
 template <typename Body>
 RoundTrip GoRound(const ExpertAxis& axis, const Plan& plan, const at::Tensor& rows,
                   const at::Tensor& received, const at::Tensor& results, Body body) {
-  using Part = ExpertAxis::PieceParts::Part;
   RoundTrip trip{at::empty_like(rows), {}};
-  const int last = axis.pieces() - 1;
-  Pending arriving = axis.StartDispatch(plan, 0, rows, received);
-  for (int piece = 0; piece <= last; ++piece) {
-    Pending next;
-    if (piece < last) next = axis.StartDispatch(plan, piece + 1, rows, received);
-    const auto multiply = [&](const Part& part) {
-      if (part.rows == 0) return;
-      body(static_cast<size_t>(piece / axis.pieces_of_expert()), part.begin, part.rows);
-    };
-    const ExpertAxis::PieceParts parts = axis.PartsOf(plan, piece);
+  const int pieces = axis.pieces(), last = pieces - 1;
+  std::vector<ExpertAxis::PieceParts> parts;
+  std::vector<Pending> arriving;
+  for (int piece = 0; piece < pieces; ++piece) {
+    parts.push_back(axis.PartsOf(plan, piece));
+    arriving.push_back(axis.StartDispatch(plan, piece, rows, received));
     axis.CopyOwnThere(plan, piece, rows, received);
-    if (piece == 0) multiply(parts.own);
-    axis.Wait(arriving);
-    arriving = std::move(next);
-    if (piece == 0 || piece == last) {
-      multiply(parts.before);
-      multiply(parts.behind);
+  }
+  const auto others_of = [&](int piece) {
+    const ExpertAxis::PieceParts& part = parts[static_cast<size_t>(piece)];
+    return part.before.rows + part.behind.rows;
+  };
+  const auto own_of = [&](int piece) { return parts[static_cast<size_t>(piece)].own.rows; };
+  int64_t multiplied = 0;
+  const auto multiply = [&](int piece, int64_t begin, int64_t count) {
+    if (count == 0) return;
+    body(static_cast<size_t>(piece / axis.pieces_of_expert()), begin, count);
+    multiplied += count;
+  };
+  const auto multiply_own = [&](int piece) {
+    multiply(piece, parts[static_cast<size_t>(piece)].own.begin, own_of(piece));
+    axis.CopyOwnBack(plan, piece, results, trip.returned);
+  };
+
+  int left = pieces;  // own rows of this and the following pieces come last
+  for (int64_t own = 0; left > 1 && own < others_of(last);) {
+    own += own_of(--left);
+  }
+  int ahead = 0;  // own rows of the pieces before this one are done
+  int64_t arrived = 0;
+  for (int piece = 0; piece < pieces; ++piece) {
+    const ExpertAxis::PieceParts& part = parts[static_cast<size_t>(piece)];
+    arrived += others_of(piece);
+    ahead = std::max(ahead, piece);
+    while (ahead < left && multiplied < arrived) multiply_own(ahead++);
+    axis.Wait(arriving[static_cast<size_t>(piece)]);
+    const bool is_whole = piece >= ahead && piece < left;
+    if (is_whole) {
+      multiply(piece, plan.PieceBegin(piece), plan.PieceRows(piece));
     } else {
-      multiply({plan.PieceBegin(piece), plan.PieceRows(piece)});
+      multiply(piece, part.before.begin, part.before.rows);
+      multiply(piece, part.behind.begin, part.behind.rows);
     }
     trip.pending.push_back(axis.StartReturn(plan, piece, results, trip.returned));
-    if (piece == last && piece > 0) multiply(parts.own);
-    axis.CopyOwnBack(plan, piece, results, trip.returned);
+    if (is_whole) axis.CopyOwnBack(plan, piece, results, trip.returned);
   }
+  for (int piece = left; piece < pieces; ++piece) multiply_own(piece);
   return trip;
 }
 void FinishRound(const ExpertAxis& axis, RoundTrip& trip) {

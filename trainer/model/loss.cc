@@ -1,5 +1,7 @@
 // The loss, on whole logits (gpt.h) and in chunks of rows (HeadLoss of operations.h).
 #include <algorithm>
+#include <optional>
+#include <vector>
 
 #include "trainer/groups/status_error.h"
 #include "trainer/model/deliver.h"
@@ -71,18 +73,18 @@ namespace operations {
 namespace {
 
 // The gradient of the output projection, added up over the chunks: in the sink's memory where the
-// sink takes it now, else in a tensor of its own. In fp32 where there are several chunks.
+// sink takes it now, else in a tensor of its own. In fp32 unless one chunk has all rows.
 class HeadGradient {
  public:
-  HeadGradient(const Context& context, int head, int64_t chunks)
+  HeadGradient(const Context& context, int head, bool is_whole)
       : context_(context), head_(head), is_early_(context.sink->TakesAnyOrder()) {
     const at::Tensor& weight = context.model->parameter(head);
     if (is_early_) target_ = context.sink->Begin(head);
-    const bool fits = is_early_ && (chunks == 1 || target_.tensor.scalar_type() == at::kFloat);
+    const bool fits = is_early_ && (is_whole || target_.tensor.scalar_type() == at::kFloat);
     sum_ = fits ? target_
                 : GradientTarget{at::empty(
                       weight.sizes(),
-                      weight.options().dtype(chunks == 1 ? weight.scalar_type() : at::kFloat))};
+                      weight.options().dtype(is_whole ? weight.scalar_type() : at::kFloat))};
     is_target_ = fits;
   }
   void Add(const at::Tensor& dlogits, const at::Tensor& x) {
@@ -115,31 +117,34 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
     const bool trains = request.scale != 0;
     TensorAxis::Exchange gather, scatter;
     at::Tensor rows = x, dx;
-    int64_t stretches = 1;
+    std::vector<int64_t> begins = {0, x.size(0)};
     if (axis != nullptr) {
       gather = axis->StartGather(x);
       rows = gather.full;
-      stretches = static_cast<int64_t>(gather.pending.size());
+      begins = gather.begins;
       if (trains) scatter = axis->PrepareScatter(rows.size(0), rows.size(1), rows.options());
       dx = scatter.full;
     } else if (trains) {
       dx = at::empty_like(x);
     }
     const at::Tensor& weight = context.model->parameter(head);
-    const int64_t stretch = rows.size(0) / stretches;
+    const size_t stretches = begins.size() - 1;
+    int64_t longest = 0;
+    for (size_t s = 0; s < stretches; ++s) longest = std::max(longest, begins[s + 1] - begins[s]);
     // Each chunk is a collective of the tensor axis, whose ranks may hold more and fewer tokens of
     // the vocabulary: their chunks are alike.
     const int64_t ranks = axis == nullptr ? 1 : axis->size();
-    const int64_t chunk = LossRows(stretch, context.model->config().vocabulary / ranks,
+    const int64_t chunk = LossRows(longest, context.model->config().vocabulary / ranks,
                                    weight.element_size(), request.rows, x.is_cuda());
+    const bool is_whole = stretches == 1 && longest <= chunk;
     std::optional<HeadGradient> gradient;
-    if (trains) gradient.emplace(context, head, (stretch + chunk - 1) / chunk * stretches);
+    if (trains) gradient.emplace(context, head, is_whole);
     const at::Tensor memory = at::empty({chunk, weight.size(0)}, weight.options());
     at::Tensor losses = at::empty({rows.size(0)}, rows.options().dtype(at::kFloat));
-    for (int64_t s = 0; s < stretches; ++s) {
-      if (axis != nullptr) axis->Wait(gather, static_cast<size_t>(s));
-      for (int64_t at = s * stretch; at < (s + 1) * stretch; at += chunk) {
-        const int64_t count = std::min(chunk, (s + 1) * stretch - at);
+    for (size_t s = 0; s < stretches; ++s) {
+      if (axis != nullptr) axis->Wait(gather, s);
+      for (int64_t at = begins[s]; at < begins[s + 1]; at += chunk) {
+        const int64_t count = std::min(chunk, begins[s + 1] - at);
         const at::Tensor here = rows.narrow(0, at, count);
         const at::Tensor targets = request.targets.narrow(0, at, count);
         const at::Tensor logits = memory.narrow(0, 0, count);
@@ -153,7 +158,7 @@ struct HeadLossFunction : torch::autograd::Function<HeadLossFunction> {
         InputGradientInto(context, logits, head, dx.narrow(0, at, count));
         gradient->Add(logits, here);
       }
-      if (axis != nullptr && trains) axis->StartScatter(scatter, static_cast<size_t>(s));
+      if (axis != nullptr && trains) axis->StartScatter(scatter, s);
     }
     if (!trains) return losses;
     const at::Tensor dweight = gradient->Finish();

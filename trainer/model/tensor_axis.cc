@@ -1,5 +1,7 @@
 #include "trainer/model/tensor_axis.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/status.h"
@@ -7,32 +9,52 @@
 
 namespace weft::train {
 
-int TensorAxis::ChunksOf(int64_t rows) const {
-  WEFT_CHECK(rows % size() == 0, rows << " rows over " << size() << " ranks");
-  int chunks = most_chunks_;
-  while (rows % (int64_t{size()} * chunks) != 0) --chunks;
-  return chunks;
+std::vector<int64_t> ChunkEdges(int64_t held, int most) {
+  constexpr int64_t kDoublings = 2;
+  const int64_t chunks = std::clamp<int64_t>(most, 1, std::max<int64_t>(held, 1));
+  std::vector<int64_t> edges = {0};
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t to_end = std::min(chunk, chunks - 1 - chunk);
+    edges.push_back(edges.back() + (int64_t{1} << std::min(to_end, kDoublings)));
+  }
+  // Of fewer rows than parts each chunk has about as many as any other.
+  if (held < edges.back()) std::iota(edges.begin(), edges.end(), 0);
+  const int64_t parts = edges.back();
+  for (int64_t& edge : edges) edge = held * edge / parts;
+  // The same from both ends: rounded down, the last chunk of a few rows might be twice the first.
+  for (size_t i = 0; i < edges.size() / 2; ++i) edges[edges.size() - 1 - i] = held - edges[i];
+  return edges;
 }
 
 at::Tensor TensorAxis::RowsHeld(int64_t rows) const {
-  const int64_t chunks = ChunksOf(rows);
-  return at::arange(rows, at::kLong)
-      .view({chunks, size(), rows / chunks / size()})
-      .select(1, rank())
-      .reshape({-1});
+  WEFT_CHECK(rows % size() == 0, rows << " rows over " << size() << " ranks");
+  const std::vector<int64_t> edges = ChunkEdges(rows / size(), most_chunks_);
+  std::vector<at::Tensor> chunks;
+  for (size_t chunk = 0; chunk + 1 < edges.size(); ++chunk) {
+    const int64_t held = edges[chunk + 1] - edges[chunk];
+    const int64_t begin = edges[chunk] * size() + rank() * held;
+    chunks.push_back(at::arange(begin, begin + held, at::kLong));
+  }
+  return at::cat(chunks);
+}
+
+TensorAxis::Exchange TensorAxis::Cut(at::Tensor full, at::Tensor held) const {
+  Exchange exchange;
+  exchange.begins = ChunkEdges(held.size(0), most_chunks_);
+  for (int64_t& begin : exchange.begins) begin *= size();
+  exchange.pending.resize(exchange.begins.size() - 1);
+  exchange.full = std::move(full);
+  exchange.held = std::move(held);
+  return exchange;
 }
 
 at::Tensor TensorAxis::HeldChunk(const Exchange& exchange, size_t chunk) const {
-  const int64_t rows = exchange.chunk_rows() / size();
-  return exchange.held.narrow(0, static_cast<int64_t>(chunk) * rows, rows);
+  return exchange.held.narrow(0, exchange.begins[chunk] / size(), exchange.RowsOf(chunk) / size());
 }
 
 TensorAxis::Exchange TensorAxis::StartGather(const at::Tensor& held) const {
-  Exchange exchange;
-  exchange.held = held;
-  exchange.full = at::empty({held.size(0) * size(), held.size(1)}, held.options());
-  exchange.pending.resize(static_cast<size_t>(ChunksOf(exchange.full.size(0))));
-  for (size_t chunk = 0; chunk < exchange.pending.size(); ++chunk) {
+  Exchange exchange = Cut(at::empty({held.size(0) * size(), held.size(1)}, held.options()), held);
+  for (size_t chunk = 0; chunk < exchange.chunks(); ++chunk) {
     exchange.pending[chunk] =
         ValueOrThrow(group_->AllGather(exchange.Chunk(chunk), HeldChunk(exchange, chunk)));
   }
@@ -41,11 +63,8 @@ TensorAxis::Exchange TensorAxis::StartGather(const at::Tensor& held) const {
 
 TensorAxis::Exchange TensorAxis::PrepareScatter(int64_t rows, int64_t width,
                                                 const at::TensorOptions& options) const {
-  Exchange exchange;
-  exchange.full = at::empty({rows, width}, options);
-  exchange.held = at::empty({rows / size(), width}, options);
-  exchange.pending.resize(static_cast<size_t>(ChunksOf(rows)));
-  return exchange;
+  WEFT_CHECK(rows % size() == 0, rows << " rows over " << size() << " ranks");
+  return Cut(at::empty({rows, width}, options), at::empty({rows / size(), width}, options));
 }
 
 void TensorAxis::StartScatter(Exchange& exchange, size_t chunk) const {
@@ -58,7 +77,7 @@ void TensorAxis::Wait(Exchange& exchange, size_t chunk) const {
 }
 
 void TensorAxis::WaitAll(Exchange& exchange) const {
-  for (size_t chunk = 0; chunk < exchange.pending.size(); ++chunk) Wait(exchange, chunk);
+  for (size_t chunk = 0; chunk < exchange.chunks(); ++chunk) Wait(exchange, chunk);
 }
 
 }  // namespace weft::train

@@ -3,9 +3,10 @@
 // "Reducing activation recomputation in large transformer models", MLSys 2023, section 4).
 //
 // Rows are exchanged in chunks, so that a matrix product on one chunk runs while the next is under
-// way (MegaScale, section 3.2). Of `rows` rows, chunk c is the c-th of chunks() equal stretches,
-// and rank r holds the r-th of size() equal stretches of each chunk, one chunk behind the other.
-// Used by one thread. The errors of collectives are thrown as StatusError.
+// way (MegaScale, section 3.2). All rows are cut into chunks, and rank r holds the r-th of size()
+// equal stretches of each chunk, one chunk behind the other. Nothing hides the first chunk of a
+// gather and the last one of a reduce-scatter, so that the outer chunks are shorter than the others
+// (ChunkEdges). Used by one thread. The errors of collectives are thrown as StatusError.
 #ifndef WEFT_TRAINER_MODEL_TENSOR_AXIS_H_
 #define WEFT_TRAINER_MODEL_TENSOR_AXIS_H_
 
@@ -17,6 +18,12 @@
 #include "trainer/groups/group.h"
 
 namespace weft::train {
+
+// Where each chunk of `held` rows of a rank begins, and `held` behind the last: `most` chunks, or
+// as many as there are rows. The first chunks have 1 : 2 : 4 rows, the last ones 4 : 2 : 1, and all
+// between them 4: the product of a chunk hides the exchange of the next one, twice as long, where
+// it takes twice the time that its own exchange takes.
+std::vector<int64_t> ChunkEdges(int64_t held, int most);
 
 class TensorAxis {
  public:
@@ -33,21 +40,22 @@ class TensorAxis {
   // Whether rows that a forward pass gathered stay for the backward pass, which else gathers them
   // again.
   bool keeps_gathered() const { return keeps_gathered_; }
-  // The largest number of chunks that divides `rows`, which size() divides, and is no more than
-  // wanted.
-  int ChunksOf(int64_t rows) const;
-  // Numbers of the rows that this rank holds, int64 [rows / size()].
+  // Numbers of the rows that this rank holds, int64 [rows / size()]; size() divides `rows`.
   at::Tensor RowsHeld(int64_t rows) const;
 
   // An exchange of rows under way, a collective a chunk.
   struct Exchange {
     at::Tensor full;               // [rows, width], all ranks'
     at::Tensor held;               // [rows / size(), width], this rank's
+    std::vector<int64_t> begins;   // of each chunk, the first of all rows; `rows` behind the last
     std::vector<Pending> pending;  // by chunk; an entry without work is done
-    int64_t chunk_rows() const { return full.size(0) / static_cast<int64_t>(pending.size()); }
-    at::Tensor Chunk(size_t chunk) const {
-      return full.narrow(0, static_cast<int64_t>(chunk) * chunk_rows(), chunk_rows());
+    size_t chunks() const { return pending.size(); }
+    int64_t RowsOf(size_t chunk) const { return begins[chunk + 1] - begins[chunk]; }
+    // A chunk of `all`, which has as many rows as `full`.
+    at::Tensor ChunkOf(const at::Tensor& all, size_t chunk) const {
+      return all.narrow(0, begins[chunk], RowsOf(chunk));
     }
+    at::Tensor Chunk(size_t chunk) const { return ChunkOf(full, chunk); }
   };
   // Every rank's rows into `full`.
   Exchange StartGather(const at::Tensor& held) const;
@@ -59,6 +67,7 @@ class TensorAxis {
   void WaitAll(Exchange& exchange) const;
 
  private:
+  Exchange Cut(at::Tensor full, at::Tensor held) const;
   at::Tensor HeldChunk(const Exchange& exchange, size_t chunk) const;
 
   Group* const group_;

@@ -30,10 +30,6 @@ std::vector<ParameterPair> SavedLayers(AutogradContext* ctx) {
   return layers;
 }
 
-at::Tensor ChunkOf(const at::Tensor& rows, const Exchange& exchange, size_t chunk) {
-  return rows.narrow(0, static_cast<int64_t>(chunk) * exchange.chunk_rows(), exchange.chunk_rows());
-}
-
 // The sum of xs[i] * weight^T or, for kInputGradient, xs[i] * weight over the layers, the chunk's
 // rows, into `out`.
 void MultiplyChunk(const Context& context, GemmPass pass, const std::vector<at::Tensor>& xs,
@@ -41,7 +37,7 @@ void MultiplyChunk(const Context& context, GemmPass pass, const std::vector<at::
                    const at::Tensor& out) {
   for (size_t i = 0; i < xs.size(); ++i) {
     const at::Tensor& weight = context.model->parameter(layers[i].weight);
-    Multiply(context.model->gemm(), ChunkOf(xs[i], exchange, chunk),
+    Multiply(context.model->gemm(), exchange.ChunkOf(xs[i], chunk),
              pass == GemmPass::kForward ? weight.t() : weight, out, /*add=*/i > 0, {},
              context.model->packed(layers[i].weight, pass));
   }
@@ -63,11 +59,11 @@ struct GatherLinearFunction : torch::autograd::Function<GatherLinearFunction> {
       const int64_t width = context.model->parameter(layer.weight).size(0);
       outputs.push_back(at::empty({gather.full.size(0), width}, x.options()));
     }
-    for (size_t chunk = 0; chunk < gather.pending.size(); ++chunk) {
+    for (size_t chunk = 0; chunk < gather.chunks(); ++chunk) {
       axis.Wait(gather, chunk);
       const at::Tensor rows = gather.Chunk(chunk);
       for (size_t i = 0; i < layers.size(); ++i) {
-        MultiplyInto(context, rows, layers[i], ChunkOf(outputs[i], gather, chunk));
+        MultiplyInto(context, rows, layers[i], gather.ChunkOf(outputs[i], chunk));
       }
     }
     return outputs;
@@ -88,7 +84,7 @@ struct GatherLinearFunction : torch::autograd::Function<GatherLinearFunction> {
     for (size_t i = 0; i < layers.size(); ++i) dys.push_back(gradients[i].contiguous());
     Exchange scatter =
         axis.PrepareScatter(gather.full.size(0), gather.full.size(1), gather.full.options());
-    for (size_t chunk = 0; chunk < scatter.pending.size(); ++chunk) {
+    for (size_t chunk = 0; chunk < scatter.chunks(); ++chunk) {
       MultiplyChunk(context, GemmPass::kInputGradient, dys, layers, scatter, chunk,
                     scatter.Chunk(chunk));
       axis.StartScatter(scatter, chunk);
@@ -113,7 +109,7 @@ struct LinearScatterFunction : torch::autograd::Function<LinearScatterFunction> 
     const TensorAxis& axis = *context.model->axis();
     Exchange scatter = axis.PrepareScatter(
         inputs[0].size(0), context.model->parameter(layers[0].weight).size(0), inputs[0].options());
-    for (size_t chunk = 0; chunk < scatter.pending.size(); ++chunk) {
+    for (size_t chunk = 0; chunk < scatter.chunks(); ++chunk) {
       MultiplyChunk(context, GemmPass::kForward, inputs, layers, scatter, chunk,
                     scatter.Chunk(chunk));
       axis.StartScatter(scatter, chunk);
@@ -137,11 +133,11 @@ struct LinearScatterFunction : torch::autograd::Function<LinearScatterFunction> 
     for (const ParameterPair& layer : layers) {
       if (layer.bias >= 0) Deliver(context, layer.bias, dy.sum(0));
     }
-    for (size_t chunk = 0; chunk < gather.pending.size(); ++chunk) {
+    for (size_t chunk = 0; chunk < gather.chunks(); ++chunk) {
       axis.Wait(gather, chunk);
       for (size_t i = 0; i < layers.size(); ++i) {
         InputGradientInto(context, gather.Chunk(chunk), layers[i].weight,
-                          ChunkOf(dxs[i], gather, chunk));
+                          gather.ChunkOf(dxs[i], chunk));
       }
     }
     for (size_t i = 0; i < layers.size(); ++i) {
@@ -175,7 +171,7 @@ struct SplitEmbeddingFunction : torch::autograd::Function<SplitEmbeddingFunction
                                                  local.data_ptr<int64_t>(), Data<T>(words),
                                                  /*positions=*/nullptr, Data<T>(scatter.full));
     });
-    for (size_t chunk = 0; chunk < scatter.pending.size(); ++chunk) {
+    for (size_t chunk = 0; chunk < scatter.chunks(); ++chunk) {
       axis.StartScatter(scatter, chunk);
     }
     axis.WaitAll(scatter);

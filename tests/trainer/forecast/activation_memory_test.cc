@@ -27,8 +27,8 @@ class ActivationMemoryTest : public ::testing::Test {
     config_ = *std::move(config);
     config_.model.vocabulary = 512;
   }
-  Bytes Of(const std::vector<PipelinePass>& passes) const {
-    const absl::StatusOr<StepPlan> plan = StepPlan::Make(config_, {});
+  Bytes Of(const std::vector<PipelinePass>& passes, const ParallelSizes& sizes = {}) const {
+    const absl::StatusOr<StepPlan> plan = StepPlan::Make(config_, sizes);
     EXPECT_TRUE(plan.ok()) << plan.status();
     return ActivationMemory(config_, *plan, plan->PartOf(0, 0, 0), passes, RoutingLoad::kEven);
   }
@@ -48,6 +48,44 @@ TEST_F(ActivationMemoryTest, EachForwardPassThatWaitsForItsBackwardPassKeepsItsI
   // A backward pass gives back what its forward pass kept.
   EXPECT_EQ(Of({f0, b0, f1, b1, f2, b2}), one);
   EXPECT_EQ(Of({f0, f1, b0, f2, b1, b2}), two);
+}
+
+// Flash attention, of a GPU in bf16, has none in memory; in fp32 the backward pass has five tensors
+// of them.
+TEST_F(ActivationMemoryTest, AGpuHasTheScoresOfAttentionInFp32) {
+  config_.model.sequence = 8192;
+  const std::vector<PipelinePass> passes = {{PassKind::kForward, 0, 0},
+                                            {PassKind::kBackward, 0, 0}};
+  const auto scores = [&] {
+    config_.device = DeviceKind::kCpu;
+    const Bytes cpu = Of(passes);
+    config_.device = DeviceKind::kCuda;
+    return Of(passes) - cpu;
+  };
+  const Bytes one(4 * config_.model.heads * config_.model.sequence * config_.model.sequence);
+  EXPECT_GT(scores(), one * 4);
+  EXPECT_LE(scores(), one * 5);
+  // A window's tiles are small.
+  config_.model.window = 128;
+  EXPECT_LT(scores(), one);
+  config_.model.window = 0;
+  config_.precision = Precision::kBf16;
+  EXPECT_LT(scores(), one);
+}
+
+// One key-value head on two ranks is there twice: each keeps it for all tokens, not for a half.
+TEST_F(ActivationMemoryTest, HeadsThatAreRepeatedToBeExchangedAreKeptForAllTokens) {
+  config_.recompute.assign(3, RecomputeKind::kNone);
+  config_.model.kv_hidden = config_.model.hidden / config_.model.heads;
+  const auto kept = [&](ContextMethod method) {
+    config_.context_method = method;
+    const PipelinePass forward{PassKind::kForward, 0, 0}, again{PassKind::kForward, 0, 1};
+    const ParallelSizes sizes{.context = 2};
+    return Of({forward, again}, sizes) - Of({forward}, sizes);
+  };
+  const int64_t width = config_.model.hidden / config_.model.heads;
+  EXPECT_EQ(kept(ContextMethod::kUlysses) - kept(ContextMethod::kRing),
+            Bytes(3 * 2 * config_.model.sequence / 2 * width * 4));
 }
 
 TEST_F(ActivationMemoryTest, NumbersOfHalfTheWidthTakeHalfTheMemory) {

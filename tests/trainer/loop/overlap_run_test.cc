@@ -1,6 +1,7 @@
 // Overlap can be switched off by axis: losses stay, and the order of events shows that it is off.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
@@ -100,6 +101,10 @@ INSTANTIATE_TEST_SUITE_P(
                            {"parallel.tensor=2", "parallel.tensor_chunks=2", "parallel.pipeline=2",
                             "train.micro_batch=2"}},
                       Case{"cp2_dp2_zero3", 4, {"parallel.context=2", "parallel.zero=3"}},
+                      Case{"cp2_ulysses",
+                           2,
+                           {"parallel.context=2", "parallel.context_method=ulysses",
+                            "model.heads=8"}},
                       Case{"ep2_zero_group",
                            4,
                            {"parallel.expert=2", "parallel.zero_group=2", "model.experts=4",
@@ -123,6 +128,37 @@ TEST_F(TrainRunTest, ByDefaultExchangesAreUnderWayTogetherAndReceivesUnderPasses
   }
   EXPECT_GT(in_waits, 0);
   EXPECT_GT(under_passes, 0);
+}
+
+// Four pieces of heads that are exchanged for tokens.
+TEST_F(TrainRunTest, PiecesOfHeadsHaveTheLossesOfOnePieceToTheBitAndThoseOfOneRank) {
+  const std::vector<std::string> model = {
+      "train.precision=fp32", "train.steps=6",         "model.layers=2", "model.heads=16",
+      "model.kv_heads=8",     "model.position=rotary", "model.window=8", "model.window_layers=odd",
+      "sample.tokens=0",      "checkpoint.every=0"};
+  const auto run = [&](int ranks, const std::string& name, std::vector<std::string> settings) {
+    settings.insert(settings.end(), model.begin(), model.end());
+    const Outcome outcome = Run(ranks, name, settings);
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    return Metrics(name);
+  };
+  const auto exchanges = [](const std::string& name) {
+    const std::vector<Span> spans = SpansOf(RunDir(name), 0);
+    return std::count_if(spans.begin(), spans.end(),
+                         [](const Span& span) { return span.name == "all_to_all"; });
+  };
+  const std::string cut = "parallel.context=2", method = "parallel.context_method=ulysses";
+  const std::map<int, json> pieces = run(2, "pieces", {cut, method});
+  const std::map<int, json> one = run(2, "one_piece", {cut, method, "parallel.overlap=data"});
+  ASSERT_EQ(pieces.size(), 6U);
+  EXPECT_GT(exchanges("one_piece"), 0);
+  EXPECT_EQ(exchanges("pieces"), 4 * exchanges("one_piece"));
+  EXPECT_EQ(LargestDifference(pieces, one), 0.0);
+  for (const char* kind : {"selective", "full"}) {
+    const std::string recompute = std::string("train.recompute=") + kind;
+    EXPECT_EQ(LargestDifference(pieces, run(2, kind, {cut, method, recompute})), 0.0) << kind;
+  }
+  EXPECT_LT(LargestDifference(pieces, run(1, "one_rank", {})), 1e-5);
 }
 
 }  // namespace
