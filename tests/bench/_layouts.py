@@ -7,6 +7,7 @@ is trained with (optimizer, architecture, recomputation) takes turns.
 
 import dataclasses
 import itertools
+import math
 
 AXES = ("tensor", "context", "pipeline", "data")
 RANKS_MOST = 8
@@ -28,6 +29,11 @@ SECOND = ["model.block=parallel", "model.tied=false", "model.position=rotary", "
 MIXTURE = [f"model.experts={EXPERTS}", "model.experts_per_token=2", "model.ffn=48", "train.seed=2"]
 
 
+def values_of(settings: list[str]) -> dict[str, str]:
+    """By key; the last value of a key holds."""
+    return dict(setting.split("=", 1) for setting in settings)
+
+
 @dataclasses.dataclass(frozen=True)
 class Trained:
     """What is trained; the reference is one rank's run of the same."""
@@ -37,6 +43,7 @@ class Trained:
     mixture: bool = False
     layers: int = 4
     thirds: bool = False  # sizes that axes of 3 ranks divide
+    drawn: tuple[str, ...] = ()  # settings in place of the others (_random_layouts.py)
 
     @property
     def name(self) -> str:
@@ -56,7 +63,8 @@ class Trained:
         if self.optimizer == "lion":
             found.append("optimizer.learning_rate=3e-4")
         found += THIRDS if self.thirds else []
-        return found + (SECOND if self.second else []) + (MIXTURE if self.mixture else [])
+        found += (SECOND if self.second else []) + (MIXTURE if self.mixture else [])
+        return found + list(self.drawn)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +80,13 @@ class Layout:
     zero: int = 1
     group: int = 0  # ranks that share training state; 0: all data-parallel ranks
     recompute: str = "none"
+    seed: int | None = None  # it was drawn with
+    drawn: tuple[str, ...] = ()  # settings in place of the others
+    then: "Layout | None" = None  # takes the second half of the steps, from the checkpoint of the first
+
+    @property
+    def is_drawn(self) -> bool:
+        return self.seed is not None
 
     @property
     def ranks(self) -> int:
@@ -92,7 +107,9 @@ class Layout:
         parts = [" ".join(axes), self.method if self.context > 1 else "", self.schedule if self.pipeline > 1 else "",
                  f"zero {self.zero}" + (f" in groups of {self.group}" if self.group else ""),
                  f"{self.recompute} recompute" if self.recompute != "none" else ""]
-        return f"{', '.join(part for part in parts if part)} ({self.trained.name})"
+        text = ", ".join(part for part in parts if part)
+        text = f"seed {self.seed}: {text}" if self.is_drawn else text
+        return f"{text}, then {self.then.name}" if self.then else f"{text} ({self.trained.name})"
 
     def settings(self) -> list[str]:
         return [*self.trained.settings(), f"parallel.tensor={self.tensor}", f"parallel.context={self.context}",
@@ -102,7 +119,12 @@ class Layout:
                 f"train.micro_batch={self.micro_batch}",
                 # As on many hosts, and as where the ranks of one fill its cores.
                 *(["parallel.tensor_chunks=1", "parallel.tensor_gathered=keep"] if self.trained.second else
-                  ["parallel.tensor_chunks=2", "parallel.tensor_gathered=again"])]
+                  ["parallel.tensor_chunks=2", "parallel.tensor_gathered=again"]), *self.drawn]
+
+    def parts(self, steps: int) -> list[tuple[int, int, list[str]]]:
+        """The starts of weft-train that one run takes: the last step, the ranks and the settings of each."""
+        first = (steps // 2 if self.then else steps, self.ranks, self.settings())
+        return [first, (steps, self.then.ranks, self.then.settings())] if self.then else [first]
 
 
 def meshes() -> list[dict]:
@@ -237,8 +259,9 @@ SPREADS = 3
 
 
 def distances(one: dict, other: dict) -> dict:
-    """By step; infinite where a step is missing."""
-    return {step: abs(loss - other.get(step, float("inf"))) for step, loss in one.items()}
+    """By step; infinite where a step is missing or not a number."""
+    away = {step: abs(loss - other.get(step, math.inf)) for step, loss in one.items()}
+    return {step: math.inf if math.isnan(distance) else distance for step, distance in away.items()}
 
 
 def spread(runs: list[dict], exact: dict | None = None) -> dict:

@@ -71,7 +71,7 @@ absl::Status ParameterGatherer::Changed(int bucket) {
 }
 
 absl::Status ParameterGatherer::Prefetch() {
-  return store_.ComesAndGoes() ? StartUnit(0) : absl::OkStatus();
+  return store_.ComesAndGoes() && store_.units() > 0 ? StartUnit(0) : absl::OkStatus();
 }
 
 absl::Status ParameterGatherer::Enter(int unit, bool backward) {

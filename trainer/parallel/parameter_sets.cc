@@ -23,8 +23,11 @@ ParameterSets::ParameterSets(std::vector<ParameterSpec> parameters,
       set.numbers.push_back(static_cast<int>(i));
       specs.push_back(parameters_[i]);
     }
-    if (specs.empty()) continue;
-    WEFT_CHECK(!experts || groups->experts != nullptr, "experts without groups of theirs");
+    // A stage that has no layer's second half holds no expert. Its set is empty, as an optimizer's
+    // step may add up over all ranks (LAMB's).
+    const bool has_groups = !experts || groups->experts != nullptr;
+    WEFT_CHECK(has_groups || specs.empty(), "experts without groups of theirs");
+    if (!has_groups) continue;
     set.sharded =
         std::make_unique<ShardedParameters>(std::move(specs), all_parameters, options, optimizer,
                                             experts ? groups->experts.get() : groups, trace);

@@ -97,6 +97,20 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{"ep2_micro", 2, {"parallel.expert=2", "train.micro_batch=2"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
+// LAMB's step begins with a sum over all ranks for the experts' norms.
+TEST_F(TrainRunTest, AStageWithoutExpertsTakesPartInEachStep) {
+  std::vector<std::string> settings = Settings(false);
+  settings.insert(settings.end(), {"optimizer.name=lamb", "optimizer.learning_rate=1e-2"});
+  ASSERT_EQ(Run(1, "lamb_one", settings).status, 0);
+  settings.insert(settings.end(), {"parallel.pipeline=2", "parallel.stages=0.5,1.5"});
+  for (const char* zero : {"parallel.zero=1", "parallel.zero=3"}) {
+    settings.emplace_back(zero);
+    const Outcome outcome = Run(4, std::string("lamb_") + zero, settings);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_LT(LargestDifference(Metrics("lamb_one"), Metrics(std::string("lamb_") + zero)), 1e-5);
+  }
+}
+
 TEST_F(TrainRunTest, ExpertsResumeOverAnotherNumberOfRanks) {
   auto with = [](std::vector<std::string> more) {
     for (const std::string& setting : Settings(false)) {
