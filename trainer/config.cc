@@ -1,5 +1,8 @@
 #include "trainer/config.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -92,8 +95,14 @@ OptimizerConfig ReadOptimizer(const Settings& settings) {
   optimizer.warmup_steps = settings.Integer("optimizer.warmup_steps");
   optimizer.decay_steps = settings.Integer("optimizer.decay_steps");
   if (optimizer.decay_steps == 0) optimizer.decay_steps = settings.Integer("train.steps");
-  optimizer.schedule = settings.Text("optimizer.schedule") == "constant" ? ScheduleKind::kConstant
-                                                                         : ScheduleKind::kCosine;
+  const std::string& schedule = settings.Text("optimizer.schedule");
+  optimizer.schedule = schedule == "constant"       ? ScheduleKind::kConstant
+                       : schedule == "linear"       ? ScheduleKind::kLinear
+                       : schedule == "wsd"          ? ScheduleKind::kWsd
+                       : schedule == "inverse_sqrt" ? ScheduleKind::kInverseSqrt
+                                                    : ScheduleKind::kCosine;
+  optimizer.wsd_steps = std::llround(settings.Real("optimizer.decay_fraction") *
+                                     static_cast<double>(optimizer.decay_steps));
   return optimizer;
 }
 
@@ -142,6 +151,12 @@ absl::Status ReadTraining(const Settings& settings, TrainConfig& config) {
   return absl::OkStatus();
 }
 
+GatheredRows ParseGatheredRows(const std::string& name) {
+  const auto found = std::find(kGatheredRowsNames.begin(), kGatheredRowsNames.end(), name);
+  WEFT_CHECK(found != kGatheredRowsNames.end(), "parallel.tensor_gathered = " << name);
+  return static_cast<GatheredRows>(found - kGatheredRowsNames.begin());
+}
+
 // The keys of [parallel].
 absl::Status ReadParallel(const Settings& settings, TrainConfig& config) {
   const std::string& moves = settings.Text("parallel.collectives");
@@ -150,10 +165,7 @@ absl::Status ReadParallel(const Settings& settings, TrainConfig& config) {
                                                   : DeviceCollectives::kAuto;
   config.tensor_parallel = static_cast<int>(settings.Integer("parallel.tensor"));
   config.tensor_chunks = static_cast<int>(settings.Integer("parallel.tensor_chunks"));
-  const std::string& gathered = settings.Text("parallel.tensor_gathered");
-  config.tensor_gathered = gathered == "again"  ? GatheredRows::kAgain
-                           : gathered == "keep" ? GatheredRows::kKeep
-                                                : GatheredRows::kAuto;
+  config.tensor_gathered = ParseGatheredRows(settings.Text("parallel.tensor_gathered"));
   config.context_parallel = static_cast<int>(settings.Integer("parallel.context"));
   config.context_method = settings.Text("parallel.context_method") == "ulysses"
                               ? ContextMethod::kUlysses
@@ -195,8 +207,10 @@ absl::Status ReadParallel(const Settings& settings, TrainConfig& config) {
 }
 
 // The keys of [data], [validation], [checkpoint], [sample] and [log].
-void ReadOther(const Settings& settings, TrainConfig& config) {
-  config.data_prefix = settings.Text("data.prefix");
+absl::Status ReadOther(const Settings& settings, TrainConfig& config) {
+  absl::StatusOr<DataBlend> data = ParseDataBlend(settings.Text("data.prefix"));
+  if (!data.ok()) return WrongValue(settings, "data.prefix", data.status().message());
+  config.data = *std::move(data);
   config.data_prefetch = static_cast<int>(settings.Integer("data.prefetch"));
   config.validation_every = settings.Integer("validation.every");
   config.validation_batches = settings.Integer("validation.batches");
@@ -214,6 +228,7 @@ void ReadOther(const Settings& settings, TrainConfig& config) {
   config.log_every = settings.Integer("log.every");
   config.progress_mode = settings.Text("log.progress");
   config.trace_steps = settings.Integer("log.trace_steps");
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -227,7 +242,7 @@ absl::StatusOr<TrainConfig> LoadTrainConfig(const std::string& path,
   config.optimizer = ReadOptimizer(settings);
   WEFT_RETURN_IF_ERROR(ReadTraining(settings, config));
   WEFT_RETURN_IF_ERROR(ReadParallel(settings, config));
-  ReadOther(settings, config);
+  WEFT_RETURN_IF_ERROR(ReadOther(settings, config));
   config.text = ToToml(settings);
   WEFT_RETURN_IF_ERROR(CheckConfig(config, settings));
   return config;
@@ -247,6 +262,10 @@ absl::string_view NameOf(Precision precision) {
       break;
   }
   return "fp32";
+}
+
+absl::string_view NameOf(GatheredRows rows) {
+  return kGatheredRowsNames[static_cast<size_t>(rows)];
 }
 
 int64_t SizeOf(Precision precision) { return precision == Precision::kFp32 ? 4 : 2; }

@@ -10,6 +10,8 @@
 #ifndef WEFT_TRAINER_CONFIG_H_
 #define WEFT_TRAINER_CONFIG_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -57,8 +59,12 @@ struct OverlapAxes {
   bool context = true;
   bool expert = true;
 };
-enum class ScheduleKind { kCosine, kConstant };
-enum class GatheredRows { kAuto, kAgain, kKeep };  // parallel.tensor_gathered
+// How the learning rate falls (optimizer/learning_rate.cc has the formulas).
+enum class ScheduleKind { kCosine, kConstant, kLinear, kWsd, kInverseSqrt };
+// parallel.tensor_gathered, and its values in the order of GatheredRows.
+enum class GatheredRows { kAuto, kAgain, kKeep };
+inline constexpr std::array<absl::string_view, 3> kGatheredRowsNames = {"auto", "again", "keep"};
+static_assert(static_cast<size_t>(GatheredRows::kKeep) + 1 == kGatheredRowsNames.size());
 // Whether a pipeline's lists are made anew for measured durations (parallel/schedule_replan.h), and
 // whether losses stay as they were to the bit.
 enum class ReplanKind : uint8_t { kOff, kBitwise, kAny };
@@ -106,7 +112,14 @@ struct OptimizerConfig {
   double clip = 0;         // largest global gradient norm; 0: no clipping
   int64_t warmup_steps = 0;
   int64_t decay_steps = 0;  // until min_learning_rate is reached
+  int64_t wsd_steps = 0;    // kWsd: the last ones of decay_steps, in which the rate falls
   ScheduleKind schedule = ScheduleKind::kCosine;
+};
+
+// data.prefix: what a run trains on. Nothing where no data is named.
+struct DataBlend {
+  std::vector<std::string> prefixes;  // of datasets, all different
+  std::vector<double> shares;         // of each in the samples; they add up to 1
 };
 
 // parallel.tensor_chunks where it is left open and pieces can hide something.
@@ -161,7 +174,7 @@ struct TrainConfig {
   Bytes bucket_bytes;
   ReducePrecision reduce_precision = ReducePrecision::kAuto;
 
-  std::string data_prefix;
+  DataBlend data;
   int data_prefetch = 2;           // batches read ahead; 0: each is read in its step
   int64_t validation_every = 0;    // steps; 0: at the end only
   int64_t validation_batches = 0;  // global batches
@@ -207,6 +220,7 @@ absl::Span<const Preset> Presets();
 // Whether this CPU multiplies bf16 faster than fp32 (AMX, MultipliesPairsFast()): "auto" asks.
 bool CpuHasFastBf16();
 absl::string_view NameOf(Precision precision);
+absl::string_view NameOf(GatheredRows rows);
 int64_t SizeOf(Precision precision);  // bytes of a number
 
 // The page docs/training-keys.md.

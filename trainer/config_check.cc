@@ -1,5 +1,6 @@
 #include "trainer/config_check.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -49,6 +50,28 @@ absl::Status CheckModel(const ModelConfig& model, const Settings& settings) {
   }
   if (model.rotary_scaling == RotaryScaling::kLlama3 && model.rotary_original == 0) {
     return error("model.rotary_original", "rotary_scaling = llama3 asks for it");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSchedule(const OptimizerConfig& optimizer, const Settings& settings) {
+  if (optimizer.min_learning_rate > optimizer.learning_rate) {
+    return WrongValue(
+        settings, "optimizer.min_learning_rate",
+        absl::StrCat("must not be above optimizer.learning_rate = ", optimizer.learning_rate));
+  }
+  if (optimizer.schedule == ScheduleKind::kInverseSqrt && optimizer.warmup_steps == 0) {
+    return WrongValue(settings, "optimizer.warmup_steps",
+                      "optimizer.schedule = inverse_sqrt falls from the end of the warm-up on, by "
+                      "its length; 1 is the least");
+  }
+  const int64_t stable = std::max<int64_t>(0, optimizer.decay_steps - optimizer.warmup_steps);
+  if (optimizer.schedule == ScheduleKind::kWsd && optimizer.wsd_steps > stable) {
+    return WrongValue(
+        settings, "optimizer.decay_fraction",
+        absl::StrCat("a decay of ", optimizer.wsd_steps, " steps, but ", optimizer.decay_steps,
+                     " (optimizer.decay_steps, or train.steps) leave ", stable,
+                     " behind optimizer.warmup_steps = ", optimizer.warmup_steps));
   }
   return absl::OkStatus();
 }
@@ -107,12 +130,7 @@ absl::Status CheckConfig(const TrainConfig& config, const Settings& settings) {
       return error(name, "of train.device = cpu alone; the others take aten, or auto");
     }
   }
-  if (config.optimizer.min_learning_rate > config.optimizer.learning_rate) {
-    return error("optimizer.min_learning_rate",
-                 absl::StrCat("must not be above optimizer.learning_rate = ",
-                              config.optimizer.learning_rate));
-  }
-  return absl::OkStatus();
+  return CheckSchedule(config.optimizer, settings);
 }
 
 }  // namespace weft::train

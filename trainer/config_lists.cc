@@ -1,11 +1,16 @@
 #include "trainer/config_lists.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <filesystem>
+#include <numeric>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -39,6 +44,24 @@ absl::Status SetRange(absl::string_view text, RecomputeKind kind,
   }
   std::fill(recompute.begin() + range->first, recompute.begin() + range->last + 1, kind);
   return absl::OkStatus();
+}
+
+struct WeightedPrefix {
+  double weight = 0;
+  std::string prefix;
+};
+
+// A number, blanks and a text; none where it is anything else.
+std::optional<WeightedPrefix> ParseWeighted(absl::string_view text) {
+  text = absl::StripAsciiWhitespace(text);
+  const size_t blank = text.find_first_of(" \t\r\n");
+  WeightedPrefix weighted;
+  if (blank == absl::string_view::npos ||
+      !absl::SimpleAtod(text.substr(0, blank), &weighted.weight)) {
+    return std::nullopt;
+  }
+  weighted.prefix = std::string(absl::StripLeadingAsciiWhitespace(text.substr(blank)));
+  return weighted;
 }
 
 }  // namespace
@@ -105,6 +128,39 @@ absl::StatusOr<OverlapAxes> ParseOverlap(absl::string_view text) {
     *axis = true;
   }
   return axes;
+}
+
+absl::StatusOr<DataBlend> ParseDataBlend(absl::string_view text) {
+  if (text.empty()) return DataBlend();
+  if (!ParseWeighted(text)) return DataBlend{{std::string(text)}, {1.0}};
+  DataBlend blend;
+  for (absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::optional<WeightedPrefix> one = ParseWeighted(part);
+    if (!one) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", absl::StripAsciiWhitespace(part),
+                       "' is no dataset with its weight; a list as 0.7 data/web, 0.3 data/books is "
+                       "right"));
+    }
+    if (!(one->weight > 0) || !std::isfinite(one->weight)) {
+      return absl::InvalidArgumentError(absl::StrCat("the weight of ", one->prefix, " is ",
+                                                     one->weight, "; a positive number is right"));
+    }
+    const auto is_same = [&one](const std::string& other) {
+      return std::filesystem::path(other).lexically_normal() ==
+             std::filesystem::path(one->prefix).lexically_normal();
+    };
+    if (std::any_of(blend.prefixes.begin(), blend.prefixes.end(), is_same)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(one->prefix, " is there twice; its weights in one are right"));
+    }
+    blend.prefixes.push_back(one->prefix);
+    blend.shares.push_back(one->weight);
+  }
+  const double sum = std::accumulate(blend.shares.begin(), blend.shares.end(), 0.0);
+  if (!std::isfinite(sum)) return absl::InvalidArgumentError("the weights' sum is not finite");
+  for (double& share : blend.shares) share /= sum;
+  return blend;
 }
 
 }  // namespace weft::train

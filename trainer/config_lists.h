@@ -1,5 +1,5 @@
-// Values of a run's keys that are lists: of layers, and of axes. Errors name the part of the list
-// that is wrong, but not the key.
+// Values of a run's keys that are lists: of layers, axes, and datasets. Errors name the part of the
+// list that is wrong, but not the key.
 #ifndef WEFT_TRAINER_CONFIG_LISTS_H_
 #define WEFT_TRAINER_CONFIG_LISTS_H_
 
@@ -20,6 +20,11 @@ absl::StatusOr<std::vector<bool>> ParseLayers(absl::string_view text, int64_t la
 absl::StatusOr<std::vector<RecomputeKind>> ParseRecompute(absl::string_view text, int64_t layers);
 // "all", "none", or axes as data,tensor.
 absl::StatusOr<OverlapAxes> ParseOverlap(absl::string_view text);
+
+// "" for no data; a prefix by itself, which may have blanks and commas in it; or a blend, in which
+// each prefix comes behind its weight: "0.7 data/web, 0.3 data/books". A text is a blend where its
+// first word is a number and there is more. Weights are positive, and of any sum.
+absl::StatusOr<DataBlend> ParseDataBlend(absl::string_view text);
 
 }  // namespace weft::train
 

@@ -11,7 +11,7 @@
 namespace weft::train {
 
 // The part of TrainConfig::text that must stay as it is when a run is resumed: [model], seed,
-// precision, global_batch and data.prefix. Lines "name = value".
+// precision, global_batch and data.prefix, with its weights. Lines "name = value".
 std::string ResumeIdentity(const TrainConfig& config);
 // The config of a run, as far as its ResumeIdentity has it; all other keys have their defaults.
 absl::StatusOr<TrainConfig> LoadIdentity(absl::string_view identity);

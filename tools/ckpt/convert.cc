@@ -97,9 +97,9 @@ absl::Status CheckRange(DType dtype, absl::Span<const float> values) {
 // The SentencePiece model of the run's data, unless another is named.
 absl::StatusOr<std::string> FindTokenizer(const ToHuggingFace& options, const TrainConfig& config) {
   if (!options.tokenizer.empty()) return options.tokenizer;
-  const auto info = train::ReadDatasetInfo(config.data_prefix);
-  if (info.ok()) return info->tokenizer;
-  return Annotate(info.status(), "the run's data has the tokenizer; name another by --tokenizer");
+  const auto infos = train::ReadDatasetInfos(config.data.prefixes);
+  if (infos.ok()) return infos->front().tokenizer;
+  return Annotate(infos.status(), "the run's data has the tokenizer; name another by --tokenizer");
 }
 
 // The tokens of a model mean something in its own tokenizer alone.
@@ -203,10 +203,10 @@ absl::StatusOr<Converted> Convert(const ToHuggingFace& options) {
 
 absl::StatusOr<Converted> Convert(const FromHuggingFace& options) {
   TrainConfig config = options.config;
-  const auto info = train::ReadDatasetInfo(config.data_prefix);
-  if (!info.ok()) return Annotate(info.status(), "the run's data (data.prefix)");
-  config.model.vocabulary = info->vocab_size;
-  WEFT_RETURN_IF_ERROR(CheckTokenizer(options.source, *info));
+  const auto infos = train::ReadDatasetInfos(config.data.prefixes);
+  if (!infos.ok()) return Annotate(infos.status(), "the run's data (data.prefix)");
+  config.model.vocabulary = infos->front().vocab_size;
+  WEFT_RETURN_IF_ERROR(CheckTokenizer(options.source, infos->front()));
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<NewFolder> folder, NewFolder::Create(options.target));
   WEFT_ASSIGN_OR_RETURN(std::vector<train::ReadParameter> model,
                         train::ReadModel(options.source, config.model));

@@ -94,9 +94,9 @@ absl::StatusOr<Converted> Convert(const ToModelDcp& options) {
 
 absl::StatusOr<Converted> Convert(const FromModelDcp& options, int64_t* step) {
   train::TrainConfig config = options.config;
-  const auto info = train::ReadDatasetInfo(config.data_prefix);
-  if (!info.ok()) return Annotate(info.status(), "the run's data (data.prefix)");
-  config.model.vocabulary = info->vocab_size;
+  const auto infos = train::ReadDatasetInfos(config.data.prefixes);
+  if (!infos.ok()) return Annotate(infos.status(), "the run's data (data.prefix)");
+  config.model.vocabulary = infos->front().vocab_size;
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<NewFolder> folder, NewFolder::Create(options.target));
   const std::string exchange = folder->path() + "/exchange";
   WEFT_RETURN_IF_ERROR(train::MakeFolders(exchange));

@@ -1,13 +1,17 @@
 #include "tools/train/check.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/settings.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -16,10 +20,12 @@
 #include "topology/host/affinity.h"
 #include "topology/job/mesh.h"
 #include "trainer/data/dataset_info.h"
+#include "trainer/data/sampler.h"
 #include "trainer/device/device.h"
 #include "trainer/files/file.h"
 #include "trainer/forecast/run_description.h"
 #include "trainer/groups/parallel_groups.h"
+#include "trainer/loop/run_data.h"
 #include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
@@ -27,23 +33,44 @@ namespace {
 
 // A vocabulary is all that --check needs of the data: what is given, else the data's, else the
 // model's or the demo's, and it says so.
-absl::Status FindVocabulary(int given, TrainConfig& config) {
+void FindVocabulary(int given, const std::vector<DatasetInfo>& data, TrainConfig& config) {
   constexpr int64_t kOfTheDemo = 4096;
-  const absl::StatusOr<DatasetInfo> info = ReadDatasetInfo(config.data_prefix);
   if (given > 0) {
     config.model.vocabulary = given;
-  } else if (info.ok()) {
-    config.model.vocabulary = info->vocab_size;
-  } else if (absl::IsNotFound(info.status())) {
+  } else if (!data.empty()) {
+    config.model.vocabulary = data.front().vocab_size;
+  } else {
     const bool is_known = config.model.vocabulary > 0;
     if (!is_known) config.model.vocabulary = kOfTheDemo;
     absl::PrintF("vocabulary    %d, %s, as there is no data at '%s' (--vocabulary)\n",
                  config.model.vocabulary, is_known ? "the model's" : "that of the demo",
-                 config.data_prefix);
-  } else {
-    return info.status();
+                 absl::StrJoin(config.data.prefixes, ", "));
   }
-  return absl::OkStatus();
+}
+
+// The datasets of the run; none where one of them is not there.
+absl::StatusOr<std::vector<DatasetInfo>> FindData(const TrainConfig& config) {
+  absl::StatusOr<std::vector<DatasetInfo>> data = ReadDatasetInfos(config.data.prefixes);
+  return absl::IsNotFound(data.status()) ? std::vector<DatasetInfo>() : std::move(data);
+}
+
+// A line a dataset. InvalidArgument where one is shorter than a sample, as the run has it.
+absl::StatusOr<std::string> DescribeData(const TrainConfig& config,
+                                         const std::vector<DatasetInfo>& data) {
+  std::vector<int64_t> samples;
+  for (size_t i = 0; i < data.size(); ++i) {
+    const std::string& prefix = config.data.prefixes[i];
+    const int64_t sequence = config.model.sequence;
+    WEFT_ASSIGN_OR_RETURN(samples.emplace_back(),
+                          SamplesPerEpoch(prefix + "_train", data[i].train_tokens, sequence));
+    WEFT_RETURN_IF_ERROR(
+        SamplesPerEpoch(prefix + "_valid", data[i].validation_tokens, sequence).status());
+  }
+  std::string text;
+  for (const std::string& line : DescribeDatasets(config, samples)) {
+    absl::StrAppend(&text, text.empty() ? "data          " : "              ", line, "\n");
+  }
+  return text;
 }
 
 // Bytes of memory that one GPU has, for --check; 0: not known.
@@ -97,7 +124,9 @@ absl::Status Draw(const TrainConfig& config, int size, const std::string& svg) {
 
 absl::Status CheckRun(const Command& command) {
   WEFT_ASSIGN_OR_RETURN(TrainConfig config, command.Config());
-  WEFT_RETURN_IF_ERROR(FindVocabulary(command.vocabulary, config));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<DatasetInfo> data, FindData(config));
+  FindVocabulary(command.vocabulary, data, config);
+  WEFT_ASSIGN_OR_RETURN(const std::string datasets, DescribeData(config, data));
   config.threads = GivenThreads(config);
   WEFT_ASSIGN_OR_RETURN(const Bytes gpu, GpuMemory(command.gpu_memory, config));
   WEFT_ASSIGN_OR_RETURN(const Settings settings, Settings::FromEnvironment());
@@ -113,7 +142,7 @@ absl::Status CheckRun(const Command& command) {
       DescribeRun(config, size, command.ranks_per_host,
                   environment.recover && size > 1 && settings.Text("recovery.snapshot") == "memory",
                   gpu, JobCores(), &as_run));
-  std::fputs(text.c_str(), stdout);
+  std::fputs((text + datasets).c_str(), stdout);
   return command.svg.empty() ? absl::OkStatus() : Draw(as_run, size, command.svg);
 }
 

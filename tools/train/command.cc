@@ -43,7 +43,7 @@ bool Command::TakesMadeUpText() const {
   if (preset.empty() || is_given) return false;
   if (config_path.empty()) return true;
   const absl::StatusOr<TrainConfig> of_file = LoadTrainConfig(config_path, {});
-  return of_file.ok() && of_file->data_prefix.empty();
+  return of_file.ok() && of_file->data.prefixes.empty();
 }
 
 int GivenThreads(const TrainConfig& config) {

@@ -88,7 +88,7 @@ absl::Status TrainingProcess::Run(const RecoveryPhases& phases) {
   phases_ = phases;
   RunOptions options;
   WEFT_ASSIGN_OR_RETURN(options.config, command_.Config());
-  if (options.config.data_prefix.empty()) {
+  if (options.config.data.prefixes.empty()) {
     return absl::InvalidArgumentError(
         "data.prefix is empty: no data is named; weft-data prepare --input TEXT --output-prefix "
         "PREFIX makes some, and a --preset does without");
@@ -227,7 +227,8 @@ absl::Status TrainingProcess::TrainOnce(RunOptions& options, ParallelGroups& gro
 absl::Status TrainingProcess::FindData(RunOptions& options, Group& world) const {
   if (!command_.TakesMadeUpText()) return absl::OkStatus();
   TrainConfig& config = options.config;
-  std::string prefix = config.data_prefix;
+  const std::string given = config.data.prefixes.front();  // the preset's own, one alone
+  std::string prefix = given;
   absl::Status made;
   if (world.rank() == 0 && absl::IsNotFound(ReadDatasetInfo(prefix).status())) {
     const std::string& own = made_up_prefix_;
@@ -239,10 +240,10 @@ absl::Status TrainingProcess::FindData(RunOptions& options, Group& world) const 
   }
   WEFT_RETURN_IF_ERROR(world.Agree(made));
   WEFT_ASSIGN_OR_RETURN(prefix, world.FromFirst(prefix));
-  absl::StrReplaceAll({{absl::StrCat("prefix = \"", config.data_prefix, "\"\n"),
-                        absl::StrCat("prefix = \"", prefix, "\"\n")}},
-                      &config.text);
-  config.data_prefix = prefix;
+  absl::StrReplaceAll(
+      {{absl::StrCat("prefix = \"", given, "\"\n"), absl::StrCat("prefix = \"", prefix, "\"\n")}},
+      &config.text);
+  config.data.prefixes = {prefix};
   return absl::OkStatus();
 }
 

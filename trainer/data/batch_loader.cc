@@ -20,7 +20,7 @@ absl::Status CheckBatchFits(int64_t rows, int64_t seq_length) {
 }
 
 absl::StatusOr<std::unique_ptr<BatchLoader>> BatchLoader::Start(
-    std::shared_ptr<const SampleStream> stream, const BatchOptions& options) {
+    std::shared_ptr<const SampleSource> stream, const BatchOptions& options) {
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " of ", options.world_size, " ranks"));
@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<BatchLoader>> BatchLoader::Start(
   return std::unique_ptr<BatchLoader>(new BatchLoader(std::move(stream), options));
 }
 
-BatchLoader::BatchLoader(std::shared_ptr<const SampleStream> stream, const BatchOptions& options)
+BatchLoader::BatchLoader(std::shared_ptr<const SampleSource> stream, const BatchOptions& options)
     : stream_(std::move(stream)), options_(options), position_(options.start_sample) {
   if (options_.prefetch > 0) thread_ = std::thread([this] { Run(); });
 }

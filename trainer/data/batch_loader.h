@@ -48,7 +48,7 @@ class BatchLoader {
  public:
   // `stream` may serve other loaders too.
   static absl::StatusOr<std::unique_ptr<BatchLoader>> Start(
-      std::shared_ptr<const SampleStream> stream, const BatchOptions& options);
+      std::shared_ptr<const SampleSource> stream, const BatchOptions& options);
   ~BatchLoader();
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
@@ -60,11 +60,11 @@ class BatchLoader {
   int64_t position() const { return position_; }
 
  private:
-  BatchLoader(std::shared_ptr<const SampleStream> stream, const BatchOptions& options);
+  BatchLoader(std::shared_ptr<const SampleSource> stream, const BatchOptions& options);
   void Run();
   absl::StatusOr<Batch> Make(int64_t first) const;
 
-  const std::shared_ptr<const SampleStream> stream_;
+  const std::shared_ptr<const SampleSource> stream_;
   const BatchOptions options_;
   int64_t position_;
   std::mutex mutex_;

@@ -84,6 +84,27 @@ class Fields {
   absl::Status status_;
 };
 
+absl::Status CheckSameTokenizer(const std::string& first_prefix, const DatasetInfo& first,
+                                const std::string& prefix, const DatasetInfo& info) {
+  const auto differ = [&](absl::string_view what, const auto& one, const auto& other) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("datasets ", first_prefix, " and ", prefix, " differ in ", what, ": ", one,
+                     " and ", other, "; a run takes datasets of one tokenizer (weft-data prepare ",
+                     "--tokenizer names an existing one)"));
+  };
+  if (first.vocab_size != info.vocab_size) {
+    return differ("their vocabulary ('vocab_size')", first.vocab_size, info.vocab_size);
+  }
+  if (first.eod_id != info.eod_id) {
+    return differ("the token that ends a document ('eod_id')", first.eod_id, info.eod_id);
+  }
+  if (first.tokenizer == info.tokenizer) return absl::OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const std::string one, ReadFile(first.tokenizer));
+  WEFT_ASSIGN_OR_RETURN(const std::string other, ReadFile(info.tokenizer));
+  return one == other ? absl::OkStatus()
+                      : differ("their tokenizer's bytes", first.tokenizer, info.tokenizer);
+}
+
 }  // namespace
 
 absl::Status WriteDatasetInfo(const std::string& prefix, const DatasetInfo& info) {
@@ -157,6 +178,17 @@ absl::StatusOr<DatasetInfo> ReadDatasetInfo(const std::string& prefix) {
   info.tokenizer =
       (std::filesystem::path(ParentFolder(path)) / info.tokenizer).lexically_normal().string();
   return info;
+}
+
+absl::StatusOr<std::vector<DatasetInfo>> ReadDatasetInfos(absl::Span<const std::string> prefixes) {
+  if (prefixes.empty()) return absl::NotFoundError("no dataset is named (data.prefix is empty)");
+  std::vector<DatasetInfo> infos;
+  for (const std::string& prefix : prefixes) {
+    WEFT_ASSIGN_OR_RETURN(DatasetInfo info, ReadDatasetInfo(prefix));
+    infos.push_back(std::move(info));
+    WEFT_RETURN_IF_ERROR(CheckSameTokenizer(prefixes[0], infos[0], prefix, infos.back()));
+  }
+  return infos;
 }
 
 absl::StatusOr<double> UnigramLoss(const IndexedDataset& train, const IndexedDataset& validation,

@@ -18,6 +18,14 @@ constexpr uint64_t kWindowStream = uint64_t{0x77696E} << 40;
 
 }  // namespace
 
+absl::StatusOr<int64_t> SamplesPerEpoch(absl::string_view dataset, int64_t tokens,
+                                        int64_t seq_length) {
+  if (tokens >= seq_length + 1) return (tokens - 1) / seq_length;
+  return absl::InvalidArgumentError(
+      absl::StrCat("dataset ", dataset, " has ", tokens, " tokens, but one sample takes ",
+                   seq_length + 1, " (sequence length ", seq_length, " and the next token)"));
+}
+
 absl::StatusOr<std::unique_ptr<SampleStream>> SampleStream::Open(const std::string& prefix,
                                                                  int64_t seq_length, uint64_t seed,
                                                                  SampleOrder order,
@@ -27,25 +35,22 @@ absl::StatusOr<std::unique_ptr<SampleStream>> SampleStream::Open(const std::stri
         absl::StrCat("a sequence length of ", seq_length, " tokens; 1 is the least"));
   }
   WEFT_ASSIGN_OR_RETURN(IndexedDataset dataset, IndexedDataset::Open(prefix, vocab_size));
-  if (dataset.tokens() < seq_length + 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "dataset ", prefix, " has ", dataset.tokens(), " tokens, but one sample takes ",
-        seq_length + 1, " (sequence length ", seq_length, " and the next token)"));
-  }
+  WEFT_ASSIGN_OR_RETURN(const int64_t samples,
+                        SamplesPerEpoch(prefix, dataset.tokens(), seq_length));
   constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
   if (dataset.sequences() > kMost || dataset.tokens() / seq_length > kMost) {
     return absl::InvalidArgumentError(
         absl::StrCat("dataset ", prefix, " has more than 2^32 - 1 sequences or windows; split it"));
   }
   return std::unique_ptr<SampleStream>(
-      new SampleStream(std::move(dataset), seq_length, seed, order));
+      new SampleStream(std::move(dataset), seq_length, samples, seed, order));
 }
 
-SampleStream::SampleStream(IndexedDataset dataset, int64_t seq_length, uint64_t seed,
-                           SampleOrder order)
+SampleStream::SampleStream(IndexedDataset dataset, int64_t seq_length, int64_t samples_per_epoch,
+                           uint64_t seed, SampleOrder order)
     : dataset_(std::move(dataset)),
       seq_length_(seq_length),
-      samples_per_epoch_((dataset_.tokens() - 1) / seq_length),
+      samples_per_epoch_(samples_per_epoch),
       seed_(seed),
       order_(order) {}
 

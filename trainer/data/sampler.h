@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "trainer/data/indexed_dataset.h"
 
@@ -32,8 +33,22 @@ enum class SampleOrder {
   kSequential,  // validation: windows in the order of the file, every epoch alike
 };
 
-// Thread-safe.
-class SampleStream {
+// Samples without an end, numbered from 0. Thread-safe.
+class SampleSource {
+ public:
+  virtual ~SampleSource() = default;
+  virtual int64_t seq_length() const = 0;
+  // tokens: [seq_length + 1], inputs and targets in one. global_sample >= 0.
+  virtual absl::Status Read(int64_t global_sample, absl::Span<int32_t> tokens) const = 0;
+};
+
+// Samples of seq_length + 1 tokens in a dataset of `tokens`. InvalidArgument, with the arithmetic,
+// where there is not even one; `dataset` names it.
+absl::StatusOr<int64_t> SamplesPerEpoch(absl::string_view dataset, int64_t tokens,
+                                        int64_t seq_length);
+
+// One dataset.
+class SampleStream final : public SampleSource {
  public:
   // InvalidArgument when the dataset has fewer than seq_length + 1 tokens. Read refuses ids that
   // are not in [0, vocab_size), as IndexedDataset does.
@@ -41,12 +56,11 @@ class SampleStream {
       const std::string& prefix, int64_t seq_length, uint64_t seed,
       SampleOrder order = SampleOrder::kShuffled, int64_t vocab_size = kAnyVocabulary);
 
-  int64_t seq_length() const { return seq_length_; }
+  int64_t seq_length() const override { return seq_length_; }
   int64_t samples_per_epoch() const { return samples_per_epoch_; }
   const IndexedDataset& dataset() const { return dataset_; }
 
-  // tokens: [seq_length + 1], inputs and targets in one. global_sample >= 0.
-  absl::Status Read(int64_t global_sample, absl::Span<int32_t> tokens) const;
+  absl::Status Read(int64_t global_sample, absl::Span<int32_t> tokens) const override;
 
  private:
   struct Epoch {
@@ -56,7 +70,8 @@ class SampleStream {
     std::vector<uint32_t> windows;    // shuffle index; empty: sequential
   };
 
-  SampleStream(IndexedDataset dataset, int64_t seq_length, uint64_t seed, SampleOrder order);
+  SampleStream(IndexedDataset dataset, int64_t seq_length, int64_t samples_per_epoch, uint64_t seed,
+               SampleOrder order);
   std::shared_ptr<const Epoch> Build(int64_t number) const;
   std::shared_ptr<const Epoch> Get(int64_t number) const;
 

@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "trainer/checkpoint/manifest.h"
@@ -67,19 +69,18 @@ absl::Status FindCheckpoint(const std::string& path, TrainedModel& found) {
                                           reasons));
 }
 
-absl::StatusOr<std::string> FindTokenizer(const std::string& checkpoint,
-                                          const std::string& data_prefix) {
+absl::StatusOr<std::string> FindTokenizer(const std::string& checkpoint, const DataBlend& data) {
   std::error_code error;
   const fs::path run = fs::weakly_canonical(checkpoint, error).parent_path().parent_path();
   const fs::path exported = run / "model" / "tokenizer.model";
   if (IsThere(exported)) return exported.string();
-  const absl::StatusOr<DatasetInfo> info = ReadDatasetInfo(data_prefix);
-  if (info.ok() && IsThere(info->tokenizer)) return info->tokenizer;
-  return absl::NotFoundError(
-      absl::StrCat("there is no tokenizer: neither ", exported.string(),
-                   ", which a finished run leaves, nor that of the dataset ", data_prefix, " (",
-                   info.ok() ? absl::StrCat("no ", info->tokenizer) : info.status().message(),
-                   "); name its file with --tokenizer"));
+  const absl::StatusOr<std::vector<DatasetInfo>> infos = ReadDatasetInfos(data.prefixes);
+  if (infos.ok() && IsThere(infos->front().tokenizer)) return infos->front().tokenizer;
+  return absl::NotFoundError(absl::StrCat(
+      "there is no tokenizer: neither ", exported.string(),
+      ", which a finished run leaves, nor that of the dataset ", absl::StrJoin(data.prefixes, ", "),
+      " (", infos.ok() ? absl::StrCat("no ", infos->front().tokenizer) : infos.status().message(),
+      "); name its file with --tokenizer"));
 }
 
 }  // namespace
@@ -110,7 +111,7 @@ absl::StatusOr<TrainedModel> LoadTrainedModel(const std::string& path,
     result.step = reader->manifest().step;
   }
   if (tokenizer.empty()) {
-    WEFT_ASSIGN_OR_RETURN(tokenizer, FindTokenizer(result.checkpoint, config.data_prefix));
+    WEFT_ASSIGN_OR_RETURN(tokenizer, FindTokenizer(result.checkpoint, config.data));
   }
   WEFT_ASSIGN_OR_RETURN(Tokenizer loaded, Tokenizer::Load(tokenizer));
   if (loaded.vocab_size() > config.model.vocabulary) {

@@ -39,7 +39,7 @@ std::string KeepUpTo(const std::string& text, int64_t step) {
 // What is written of a step: all that a new number needs is its row. A value of null is left out.
 struct Number {
   const char* key;  // of metrics.jsonl
-  const char* tag;  // of TensorBoard; null: none, where it has the step already
+  const char* tag;  // of TensorBoard; null: none, as it has the step already and takes no objects
   nlohmann::json (*value)(const StepMetrics& metrics);
 };
 
@@ -68,13 +68,21 @@ nlohmann::json OfRouter(const StepMetrics& metrics) {
   return metrics.router ? nlohmann::json((*metrics.router).*kField) : nlohmann::json();
 }
 
+nlohmann::json LossByDataset(const StepMetrics& metrics) {
+  nlohmann::json losses;  // null
+  if (!metrics.validation) return losses;
+  for (const auto& [dataset, loss] : metrics.validation->by_dataset) losses[dataset] = loss;
+  return losses;
+}
+
 constexpr Number kNumbers[] = {
     {"step", nullptr, Of<&StepMetrics::step>},
     {"loss", "loss/train", Of<&StepMetrics::loss>},
     {"val_loss", "loss/validation",
      [](const StepMetrics& metrics) {
-       return metrics.validation_loss ? nlohmann::json(*metrics.validation_loss) : nlohmann::json();
+       return metrics.validation ? nlohmann::json(metrics.validation->mean) : nlohmann::json();
      }},
+    {"val_loss_by_dataset", nullptr, LossByDataset},
     {"grad_norm", "optimizer/gradient_norm", Of<&StepMetrics::gradient_norm>},
     {"learning_rate", "optimizer/learning_rate", Of<&StepMetrics::learning_rate>},
     {"tokens", "data/tokens", Of<&StepMetrics::tokens>},
@@ -118,7 +126,7 @@ std::string ToJson(const StepMetrics& metrics) {
   for (const Number& number : kNumbers) {
     if (nlohmann::json value = number.value(metrics); !value.is_null()) row[number.key] = value;
   }
-  return row.dump();
+  return JsonText(row);
 }
 
 absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& run_dir,
@@ -191,7 +199,7 @@ void MetricsLog::Append(const StepMetrics& metrics) {
   AppendToTensorBoard(metrics);
   double step = static_cast<double>(metrics.step);
   plot_.train.push_back({step, metrics.loss});
-  if (metrics.validation_loss) plot_.validation.push_back({step, *metrics.validation_loss});
+  if (metrics.validation) plot_.validation.push_back({step, metrics.validation->mean});
   if (SystemClock().Now() - drawn_ < kRedraw) return;
   absl::Status drawn = Draw();
   if (!drawn.ok()) WEFT_LOG_WARN(drawn.message());

@@ -2,6 +2,7 @@
 //
 // A line a step, written when the step is done:
 //   step, loss (nats a token, mean over the global batch), val_loss (where it was measured),
+//   val_loss_by_dataset (there, with several datasets: an object with the loss of each prefix),
 //   grad_norm (before clipping), learning_rate, tokens (of the run so far), tokens_per_second,
 //   step_seconds, exposed_comm_seconds (of this rank; and by axis: exposed_data_seconds,
 //   exposed_tensor_seconds, exposed_context_seconds, exposed_expert_seconds,
@@ -50,7 +51,7 @@ namespace weft::train {
 struct StepMetrics {
   int64_t step = 0;
   double loss = 0;
-  std::optional<double> validation_loss;
+  std::optional<ValidationLoss> validation;
   double gradient_norm = 0;
   double learning_rate = 0;
   int64_t tokens = 0;

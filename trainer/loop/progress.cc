@@ -29,7 +29,7 @@ Progress::Progress(const TrainConfig& config, int64_t first_step)
       start_(SystemClock().Now()) {}
 
 void Progress::Step(const StepMetrics& metrics) {
-  if (metrics.validation_loss) validation_loss_ = *metrics.validation_loss;
+  if (metrics.validation) validation_loss_ = metrics.validation->mean;
   absl::Time now = SystemClock().Now();
   bool is_last = metrics.step == steps_;
   bool due = bar_         ? now - last_ >= kRedrawEvery

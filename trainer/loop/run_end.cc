@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<at::Tensor>> LoadLast(const EndedRun& run) {
 
 // On rank 0. `memory`: MemoryUse::Report.
 absl::Status WriteModelAndSummary(const EndedRun& run, const std::vector<std::string>& memory,
-                                  double validation_loss) {
+                                  const ValidationLoss& validation) {
   run.progress->Finish();
   Gpt* model = run.stepper.whole_model();
   std::unique_ptr<Gpt> assembled;
@@ -49,14 +49,14 @@ absl::Status WriteModelAndSummary(const EndedRun& run, const std::vector<std::st
   const absl::StatusOr<std::string> sample =
       WriteSample(run.config, *model, tokenizer, Path(run, "sample.txt"));
   WEFT_RETURN_IF_ERROR(
-      ExportModel(*model, run.data.info.tokenizer, tokenizer.eod_id(), Path(run, "model")));
+      ExportModel(*model, run.data.tokenizer_path(), tokenizer.eod_id(), Path(run, "model")));
   WEFT_RETURN_IF_ERROR(sample.status());  // a model that writes nothing is exported all the same
   const StepPlan& plan = run.stepper.plan();
   PrintSummary(
       {.run_dir = run.run_dir,
        .sample = *sample,
-       .validation_loss = validation_loss,
-       .unigram_loss = run.data.info.unigram_loss,
+       .validation = validation,
+       .unigram_loss = run.data.unigram_loss,
        .tokens_per_step = run.account.tokens_per_step(),
        .totals = run.account.totals(),
        .has_snapshots = run.has_snapshots,
@@ -94,10 +94,9 @@ absl::StatusOr<std::vector<std::string>> EndRun(const EndedRun& run) {
   GiveBackFreeMemory();
   WEFT_RETURN_IF_ERROR(WriteTrace(run, files));
   if (!run.stopped) {
-    WEFT_ASSIGN_OR_RETURN(const double validation_loss, run.validation_loss());
-    WEFT_RETURN_IF_ERROR(files.Write("sample text and model", [&] {
-      return WriteModelAndSummary(run, memory, validation_loss);
-    }));
+    WEFT_ASSIGN_OR_RETURN(const ValidationLoss validation, run.validation());
+    WEFT_RETURN_IF_ERROR(files.Write(
+        "sample text and model", [&] { return WriteModelAndSummary(run, memory, validation); }));
   }
   WEFT_RETURN_IF_ERROR(files.Write("metrics", [&] { return run.metrics->Finish(); }));
   if (!run.saver.unsaved().ok()) {

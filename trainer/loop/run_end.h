@@ -46,8 +46,8 @@ struct EndedRun {
   int64_t step = 0;      // the last that was done
   bool stopped = false;  // before the last step of the config: then there is no model to export
   bool has_snapshots = false;
-  // Nats a token, after the last step. Called where the run was not stopped, by all ranks together.
-  std::function<absl::StatusOr<double>()> validation_loss;
+  // After the last step. Called where the run was not stopped, by all ranks together.
+  std::function<absl::StatusOr<ValidationLoss>()> validation;
 };
 
 // Called by all ranks together. The files that could not be written, each with the reason, the same

@@ -76,6 +76,7 @@ void PrintStart(const RunStart& start, Progress& progress) {
       DescribeLayout(start.plan), start.threads, NameOf(start.config.precision),
       DescribeDevice(start.device), start.gemm.description, start.attention.description,
       start.peak_flops / 1e9));
+  for (const std::string& dataset : start.datasets) progress.Note(absl::StrCat("data ", dataset));
   if (!start.bound_threads.empty()) {
     progress.Note(absl::StrCat("compute threads ", start.bound_threads));
   }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/units.h"
 #include "trainer/config.h"
@@ -26,6 +27,7 @@ struct RunStart {
   at::Device device = at::kCPU;
   const KernelChoice& gemm;
   const KernelChoice& attention;
+  std::vector<std::string> datasets;  // DescribeDatasets
   double peak_flops = 0;
   std::string bound_threads;  // ComputeThreads::description; empty: there are none
   std::string cores;          // DescribeCores; empty: nothing was chosen by them

@@ -1,9 +1,11 @@
-// What came of an optimizer step.
+// What came of an optimizer step, and of a measurement of the validation loss.
 #ifndef WEFT_TRAINER_LOOP_STEP_RESULT_H_
 #define WEFT_TRAINER_LOOP_STEP_RESULT_H_
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace weft::train {
 
@@ -37,6 +39,13 @@ struct StepResult {
   std::string replanned;
   std::string skipped;  // why the step was left out, with its number; empty: it was not
   bool stop = false;    // some rank was asked to stop
+};
+
+// In nats a token.
+struct ValidationLoss {
+  double mean = 0;  // of the datasets' losses, weighted by their shares in training
+  // Prefix and loss of each dataset; empty where there is one alone.
+  std::vector<std::pair<std::string, double>> by_dataset;
 };
 
 }  // namespace weft::train

@@ -92,7 +92,10 @@ void PrintSummary(const RunSummary& summary, const CheckpointSaver& saver,
     absl::FPrintF(stderr, "\nThe model writes:\n\n%s", summary.sample);
   }
   absl::FPrintF(stderr, "validation loss  %.4f nats a token (a unigram model: %.4f)\n",
-                summary.validation_loss, summary.unigram_loss);
+                summary.validation.mean, summary.unigram_loss);
+  for (const auto& [dataset, loss] : summary.validation.by_dataset) {
+    absl::FPrintF(stderr, "                 %.4f on %s\n", loss, dataset);
+  }
   if (totals.steps > 0) {
     absl::FPrintF(stderr,
                   "speed            %.0f tokens/s over %d steps\n"

@@ -15,6 +15,7 @@
 #include "trainer/loop/checkpoint_saver.h"
 #include "trainer/loop/checkpoints.h"
 #include "trainer/loop/step_account.h"
+#include "trainer/loop/step_result.h"
 #include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
@@ -44,8 +45,9 @@ class MemoryUse {
 
 struct RunSummary {
   std::string run_dir;
-  std::string sample;                            // text that the model wrote; may be empty
-  double validation_loss = 0, unigram_loss = 0;  // nats a token
+  std::string sample;  // text that the model wrote; may be empty
+  ValidationLoss validation;
+  double unigram_loss = 0;  // nats a token
   int64_t tokens_per_step = 0;
   RunTotals totals;
   bool has_snapshots = false;

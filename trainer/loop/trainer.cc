@@ -5,8 +5,6 @@
 #include <c10/core/AutogradState.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +39,7 @@
 #include "trainer/loop/step_account.h"
 #include "trainer/loop/step_trace.h"
 #include "trainer/loop/summary.h"
+#include "trainer/loop/validation.h"
 #include "trainer/memory/memory.h"
 #include "trainer/parallel/core_share.h"
 #include "trainer/profile/work_time.h"
@@ -122,7 +121,7 @@ class Run {
 
   absl::Status OpenData() {
     WEFT_RETURN_IF_ERROR(data_.Open(options_.config, is_first()));
-    config_.model.vocabulary = data_.info.vocab_size;
+    config_.model.vocabulary = data_.vocab_size();
     return absl::OkStatus();
   }
 
@@ -243,7 +242,7 @@ class Run {
       WEFT_RETURN_IF_ERROR(WriteFileAtomically(Path("schedule.svg"), schedule));
     }
     WEFT_ASSIGN_OR_RETURN(metrics_, MetricsLog::Open(options_.run_dir, position_.step,
-                                                     data_.info.unigram_loss, config_.tensorboard));
+                                                     data_.unigram_loss, config_.tensorboard));
     progress_ = std::make_unique<Progress>(config_, position_.step);
     saver_.TellTo(*metrics_, *progress_);
     return absl::OkStatus();
@@ -270,6 +269,15 @@ class Run {
     return absl::OkStatus();
   }
 
+  // In samples, of each dataset.
+  std::vector<int64_t> EpochSizes() const {
+    std::vector<int64_t> samples;
+    for (const auto& stream : data_.training->streams()) {
+      samples.push_back(stream->samples_per_epoch());
+    }
+    return samples;
+  }
+
   void TellStart() {
     if (options_.recovered) {
       progress_->Note(absl::StrFormat("all ranks are here again: goes on after step %d, from %s",
@@ -288,6 +296,7 @@ class Run {
                 .device = device_,
                 .gemm = gemm_,
                 .attention = attention_,
+                .datasets = DescribeDatasets(config_, EpochSizes()),
                 .peak_flops = account_.peak_flops(),
                 .bound_threads = threads_ ? threads_->description() : "",
                 .cores = DescribeCoreChoice(),
@@ -391,8 +400,8 @@ class Run {
     StepMetrics metrics = account_.MetricsOf(step, result);
     bool is_last = step == config_.steps;
     if (is_last || (config_.validation_every > 0 && step % config_.validation_every == 0)) {
-      WEFT_ASSIGN_OR_RETURN(validation_loss_, Validate());
-      metrics.validation_loss = validation_loss_;
+      WEFT_ASSIGN_OR_RETURN(validation_, MeasureValidation(config_, data_, *stepper_));
+      metrics.validation = validation_;
     }
     account_.Count(metrics);
     if (is_first() && !result.replanned.empty()) progress_->Note(result.replanned);
@@ -432,12 +441,6 @@ class Run {
     return status;
   }
 
-  absl::StatusOr<double> Validate() {
-    int64_t whole = data_.validation->samples_per_epoch() / config_.global_batch;
-    return stepper_->Validate(*data_.validation,
-                              std::clamp<int64_t>(whole, 1, config_.validation_batches));
-  }
-
   absl::Status Save() {
     TraceScope scope(trace_, "checkpoint", kComputeTrack, position_.step);
     return saver_.Save(position_, stepper_->parameters(), account_.mean_step());
@@ -467,9 +470,10 @@ class Run {
                    .step = position_.step,
                    .stopped = stopped,
                    .has_snapshots = options_.snapshots != nullptr,
-                   .validation_loss = [this]() -> absl::StatusOr<double> {
-                     // Not a number: the run was resumed at the end.
-                     return std::isnan(validation_loss_) ? Validate() : validation_loss_;
+                   .validation = [this]() -> absl::StatusOr<ValidationLoss> {
+                     // None: the run was resumed at the end.
+                     if (validation_.has_value()) return *validation_;
+                     return MeasureValidation(config_, data_, *stepper_);
                    }});
   }
 
@@ -498,7 +502,7 @@ class Run {
   bool from_memory_ = false;
   bool tells_phases_ = options_.recovered && group_.size() > 1;
   KernelChoice gemm_, attention_;
-  double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
+  std::optional<ValidationLoss> validation_;  // the last
 };
 
 }  // namespace

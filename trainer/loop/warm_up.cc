@@ -67,7 +67,7 @@ absl::Status WarmUp(const TrainConfig& config, int threads, RunData& data) {
   ModelConfig model = config.model;
   model.layers = 1;
   model.vocabulary =
-      opened.ok() ? std::min<int64_t>(data.info.vocab_size, kWarmVocabulary) : kWarmVocabulary;
+      opened.ok() ? std::min<int64_t>(data.vocab_size(), kWarmVocabulary) : kWarmVocabulary;
   try {
     for (const KernelLibrary library : {KernelLibrary::kAten, KernelLibrary::kWeft}) {
       if (library == KernelLibrary::kWeft && config.precision == Precision::kFp16) continue;

@@ -9,9 +9,8 @@
 
 namespace weft::train {
 
-// The rate of step 1, 2, ... rises linearly to learning_rate at warmup_steps, then falls as half a
-// cosine to min_learning_rate at decay_steps, and stays there (Loshchilov, Hutter, "SGDR", ICLR
-// 2017, without restarts). kConstant: stays at learning_rate.
+// The rate of step 1, 2, ...: a function of the step alone. It rises linearly from 0, which step 0
+// would have, to learning_rate at warmup_steps; what follows is config.schedule's.
 double LearningRate(const OptimizerConfig& config, int64_t step);
 
 // min(1, clip / norm), 1 where clip is 0: Pascanu, Mikolov, Bengio, ICML 2013.

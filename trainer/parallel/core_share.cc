@@ -1,7 +1,6 @@
 #include "trainer/parallel/core_share.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -15,14 +14,6 @@
 #include "trainer/parallel/step_plan.h"
 
 namespace weft::train {
-namespace {
-
-// The values of parallel.tensor_gathered, in the order of GatheredRows.
-constexpr std::array<absl::string_view, 3> kGatheredNames = {"auto", "again", "keep"};
-static_assert(static_cast<size_t>(GatheredRows::kAuto) == 0 &&
-              static_cast<size_t>(GatheredRows::kKeep) + 1 == kGatheredNames.size());
-
-}  // namespace
 
 CoreShare ShareOf(absl::Span<const RankCores> ranks, int tensor) {
   struct Host {
@@ -96,7 +87,7 @@ bool KeepCoreChoice(absl::string_view word, const ParallelSizes& sizes, TrainCon
   TrainConfig saved = config, kept = config;
   if (config.device != DeviceKind::kCpu || !TakeCoreChoice(word, sizes, saved)) return false;
   const auto gathered = static_cast<size_t>(saved.tensor_gathered);
-  if (saved.tensor_chunks < 1 || saved.micro_batch < 0 || gathered >= kGatheredNames.size()) {
+  if (saved.tensor_chunks < 1 || saved.micro_batch < 0 || gathered >= kGatheredRowsNames.size()) {
     return false;
   }
   if (kept.tensor_chunks == 0) kept.tensor_chunks = saved.tensor_chunks;
@@ -119,7 +110,7 @@ std::string DescribeKeptChoice(const TrainConfig& kept, const TrainConfig& own,
     return value == 0 ? std::string("open") : absl::StrCat(value);
   };
   const auto name = [](const TrainConfig& config) {
-    return std::string(kGatheredNames[static_cast<size_t>(config.tensor_gathered)]);
+    return std::string(NameOf(config.tensor_gathered));
   };
   add("train.micro_batch", number(kept.micro_batch), number(own.micro_batch));
   if (sizes.tensor > 1) {

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "trainer/resume_identity.h"
 
 namespace weft::train {
@@ -115,6 +117,26 @@ TEST(TrainConfigTest, OverlapIsGivenByAxis) {
               HasSubstr("parallel.overlap = data,pipeline: 'pipeline' is no axis; all, none, or "));
 }
 
+TEST(TrainConfigTest, EveryAllowedValueOfGatheredRowsIsRead) {
+  const std::string data = "[data]\nprefix = \"x\"\n";
+  for (const SettingRow& row : TrainSettings()) {
+    if (row.name == "parallel.tensor_gathered") {
+      EXPECT_EQ(row.allowed, absl::StrJoin(kGatheredRowsNames, "|"));
+    }
+  }
+  const auto read = [&](absl::string_view name) {
+    const auto config =
+        LoadTrainConfig(WriteConfig(data), {absl::StrCat("parallel.tensor_gathered=", name)});
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config->tensor_gathered;
+  };
+  EXPECT_EQ(read("auto"), GatheredRows::kAuto);
+  EXPECT_EQ(read("again"), GatheredRows::kAgain);
+  EXPECT_EQ(read("keep"), GatheredRows::kKeep);
+  EXPECT_EQ(NameOf(GatheredRows::kKeep), "keep");
+  EXPECT_EQ(LoadTrainConfig(WriteConfig(data), {})->tensor_gathered, GatheredRows::kAuto);
+}
+
 TEST(TrainConfigTest, EveryPresetIsAModelToTrain) {
   for (const topology::ModelPreset& preset : topology::ModelPresets()) {
     auto config =
@@ -184,7 +206,7 @@ TEST(TrainConfigTest, WrittenTextReadsBackTheSame) {
   auto again = LoadTrainConfig(WriteConfig(config->text), {});
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->text, config->text);
-  EXPECT_EQ(again->data_prefix, "a\"b\\c");
+  EXPECT_EQ(again->data.prefixes, std::vector<std::string>{"a\"b\\c"});
   EXPECT_EQ(again->sample_prompt, "x|y\r\n\x1b\tz");
   EXPECT_EQ(again->optimizer.learning_rate, 0.00037);
 }
@@ -199,6 +221,66 @@ TEST(TrainConfigTest, IdentityIsWhatAResumedRunMustShare) {
               AllOf(HasSubstr("model.hidden = 256"), HasSubstr("model.hidden = 512")));
 }
 
+TEST(TrainConfigTest, IdentityHasTheDatasetsAndTheirWeights) {
+  const auto identity = [](const std::string& data) {
+    const auto config = LoadTrainConfig("", {"data.prefix=" + data});
+    EXPECT_TRUE(config.ok()) << config.status();
+    return ResumeIdentity(*config);
+  };
+  const std::string before = identity("0.7 a, 0.3 b");
+  EXPECT_EQ(DescribeDifference(before, identity("0.7 a, 0.3 b")), "");
+  for (const std::string now : {"0.6 a, 0.4 b", "0.7 a, 0.3 c", "0.3 b, 0.7 a", "a"}) {
+    EXPECT_THAT(DescribeDifference(before, identity(now)),
+                AllOf(HasSubstr("0.7 a, 0.3 b"), HasSubstr("\"" + now + "\"")));
+  }
+  const auto again = LoadIdentity(before);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->data.prefixes, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(again->data.shares, (std::vector<double>{0.7, 0.3}));
+}
+
+TEST(TrainConfigTest, ABlendThatCannotBeIsRefusedByName) {
+  EXPECT_THAT(ErrorOf("[data]\nprefix = \"0.7 a, 0.3 a\"\n"),
+              AllOf(HasSubstr("weft_config_test.toml:2: data.prefix = 0.7 a, 0.3 a: "),
+                    HasSubstr("a is there twice")));
+}
+
+TEST(TrainConfigTest, SchedulesThatCannotBeAreRefusedByName) {
+  const auto error = [](std::vector<std::string> pairs) {
+    pairs.insert(pairs.end(), {"train.steps=100", "optimizer.warmup_steps=80"});
+    return ErrorOf("[data]\nprefix = \"x\"\n", pairs);
+  };
+  EXPECT_EQ(error({"optimizer.schedule=wsd", "optimizer.decay_fraction=0.2"}), "no error");
+  EXPECT_THAT(error({"optimizer.schedule=wsd", "optimizer.decay_fraction=0.21"}),
+              AllOf(HasSubstr("optimizer.decay_fraction = 0.21: a decay of 21 steps, but 100 "),
+                    HasSubstr("leave 20 behind optimizer.warmup_steps = 80")));
+  EXPECT_EQ(error({"optimizer.schedule=wsd", "optimizer.decay_fraction=0.21",
+                   "optimizer.decay_steps=102"}),
+            "no error");
+  EXPECT_EQ(error({"optimizer.schedule=cosine", "optimizer.decay_fraction=0.9"}), "no error");
+  EXPECT_THAT(error({"optimizer.decay_fraction=1.5"}), HasSubstr("0..1"));
+  EXPECT_THAT(error({"optimizer.schedule=polynomial"}),
+              HasSubstr("cosine, constant, linear, wsd, inverse_sqrt"));
+  EXPECT_THAT(ErrorOf("[data]\nprefix = \"x\"\n",
+                      {"optimizer.schedule=inverse_sqrt", "optimizer.warmup_steps=0"}),
+              HasSubstr("optimizer.warmup_steps = 0: optimizer.schedule = inverse_sqrt falls"));
+}
+
+TEST(TrainConfigTest, EverySchedulesNameIsRead) {
+  const auto read = [](const std::string& name) {
+    const auto config = LoadTrainConfig(
+        "", {"optimizer.schedule=" + name, "train.steps=1000", "optimizer.decay_fraction=0.2"});
+    EXPECT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->optimizer.wsd_steps, 200);
+    return config->optimizer.schedule;
+  };
+  EXPECT_EQ(read("cosine"), ScheduleKind::kCosine);
+  EXPECT_EQ(read("constant"), ScheduleKind::kConstant);
+  EXPECT_EQ(read("linear"), ScheduleKind::kLinear);
+  EXPECT_EQ(read("wsd"), ScheduleKind::kWsd);
+  EXPECT_EQ(read("inverse_sqrt"), ScheduleKind::kInverseSqrt);
+}
+
 // What weft-generate reads of a checkpoint.
 TEST(TrainConfigTest, AnIdentityReadsBackAsTheRunsConfig) {
   auto config = LoadTrainConfig(
@@ -207,7 +289,8 @@ TEST(TrainConfigTest, AnIdentityReadsBackAsTheRunsConfig) {
   ASSERT_TRUE(config.ok()) << config.status();
   auto again = LoadIdentity(ResumeIdentity(*config));
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(again->data_prefix, config->data_prefix);
+  EXPECT_EQ(again->data.prefixes, config->data.prefixes);
+  EXPECT_EQ(again->data.prefixes.size(), 1U);
   EXPECT_EQ(ResumeIdentity(*again), ResumeIdentity(*config));
   EXPECT_EQ(LoadIdentity("data.prefix = \"x\nmodel.layers = 2\n").status().code(),
             absl::StatusCode::kInvalidArgument);

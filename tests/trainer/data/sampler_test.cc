@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/random.h"
 #include "tests/scratch_folder.h"
+#include "tests/trainer/data/counting_data.h"
 
 namespace weft::train {
 namespace {
@@ -19,29 +19,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kSeq = 16;
-
-// Token i of the file is i itself, so that a window shows where it was cut. Some documents are
-// empty.
-int64_t WriteCounting(const std::string& prefix, int documents) {
-  auto writer = IndexedDatasetWriter::Create(prefix, TokenType::kI32);
-  EXPECT_TRUE(writer.ok());
-  Random random(3);
-  int32_t next = 0;
-  for (int d = 0; d < documents; ++d) {
-    std::vector<int32_t> tokens(random.Below(40));
-    for (int32_t& token : tokens) token = next++;
-    EXPECT_TRUE(writer->AddDocument(tokens).ok());
-  }
-  EXPECT_TRUE(writer->Commit().ok());
-  return next;
-}
-
-std::vector<int32_t> Read(const SampleStream& stream, int64_t sample) {
-  std::vector<int32_t> tokens(static_cast<size_t>(stream.seq_length() + 1));
-  absl::Status status = stream.Read(sample, absl::MakeSpan(tokens));
-  EXPECT_TRUE(status.ok()) << status;
-  return tokens;
-}
 
 class SampleStreamTest : public ::testing::Test {
  protected:
