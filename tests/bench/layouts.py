@@ -69,7 +69,8 @@ def orders_of(trained: Trained) -> list:
         return ORDERS[trained.precision]
     batch = int(values_of(trained.settings())["train.global_batch"])
     parts = [samples for samples in range(batch - 1, 0, -1) if batch % samples == 0][:3]
-    more = [(1, ["train.attention=aten"]), (1, ["train.gemm=aten", "train.attention=aten"]), (1, ["train.loss_rows=5"])]
+    aten = ["train.gemm=aten", "train.attention=aten"]
+    more = [(1, ["train.attention=aten"]), (1, aten), (1, ["train.device=cpu-aten", *aten]), (1, ["train.loss_rows=5"])]
     ranks = (2, 4, 8) if trained.precision == "bf16" else ()
     return [MICRO[0], *((1, [f"train.micro_batch={samples}"]) for samples in parts), *more,
             *((count, []) for count in ranks)]

@@ -75,11 +75,12 @@ CASES = {
     "context": Case("context", 0.1, "parallel.overlap=none", "hops longer than their part of the rank's own keys",
                     ["model.layers=2", "model.hidden=128", "model.heads=2", "model.sequence=8192",
                      "train.global_batch=1", "parallel.context=2"]),
-    # 16 heads a rank, in pieces of 1, 2, 5, 5, 2 and 1.
-    "context, ulysses": Case("context", 0.1, "parallel.overlap=none",
+    # 16 heads a rank, in pieces of 1 and 2. Gradients, which share the link, are exchanged behind the last pass.
+    "context, ulysses": Case("context", 0.1, "parallel.overlap=data",
                              "the first piece in and the last piece out, of each pass",
                              ["model.layers=2", "model.hidden=512", "model.heads=32", "model.sequence=2048",
-                              "train.global_batch=1", "parallel.context=2", "parallel.context_method=ulysses"]),
+                              "train.global_batch=1", "parallel.context=2", "parallel.context_method=ulysses",
+                              "parallel.zero=0", "parallel.bucket_bytes=64MiB"]),
     "pipeline, gpipe": Case("pipeline", 0.1, "parallel.receives_ahead=0", "the first message each way",
                             [*PIPELINE, "parallel.schedule=gpipe"]),
     "pipeline, 1f1b": Case("pipeline", 0.1, "parallel.receives_ahead=0",

@@ -298,9 +298,9 @@ void AttendByHeadsBackward(const ContextAxis& axis, KernelLibrary library, const
 }
 
 std::vector<int64_t> HeadEdges(int64_t kv_heads, bool overlaps) {
-  // The fewest pieces of which each of the two outer ones may have less than a tenth of the heads,
-  // and so of what is exchanged: 1 / 14.
-  constexpr int kMostPieces = 6;
+  // Of what is exchanged, three eighths precede attention, and go one piece after the other: with
+  // so few pieces as 6 the wait for them is a tenth, if a head's attention takes 1.5 times as long.
+  constexpr int kMostPieces = 10;
   return ChunkEdges(kv_heads, overlaps ? kMostPieces : 1);
 }
 

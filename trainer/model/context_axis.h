@@ -85,8 +85,8 @@ void AttendByHeadsBackward(const ContextAxis& axis, KernelLibrary library, const
 // heads / kv_heads for which that is so. size() divides `heads`.
 int64_t RepeatsOfHeads(int64_t heads, int64_t kv_heads, int size);
 // Where each piece of the `kv_heads` key-value heads that a rank has in attention begins, and
-// `kv_heads` behind the last; with 14 or more, about 1 : 2 : 4 : 4 : 2 : 1. One piece where the
-// group does not overlap.
+// `kv_heads` behind the last: at most ten pieces (ChunkEdges). One where the group does not
+// overlap.
 std::vector<int64_t> HeadEdges(int64_t kv_heads, bool overlaps);
 
 }  // namespace weft::train

@@ -10,12 +10,11 @@
 namespace weft::train {
 
 std::vector<int64_t> ChunkEdges(int64_t held, int most) {
-  constexpr int64_t kDoublings = 2;
+  constexpr int64_t kLongest = 4;
   const int64_t chunks = std::clamp<int64_t>(most, 1, std::max<int64_t>(held, 1));
   std::vector<int64_t> edges = {0};
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t to_end = std::min(chunk, chunks - 1 - chunk);
-    edges.push_back(edges.back() + (int64_t{1} << std::min(to_end, kDoublings)));
+    edges.push_back(edges.back() + std::min({chunk + 1, chunks - chunk, kLongest}));
   }
   // Of fewer rows than parts each chunk has about as many as any other.
   if (held < edges.back()) std::iota(edges.begin(), edges.end(), 0);

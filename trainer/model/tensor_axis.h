@@ -20,9 +20,10 @@
 namespace weft::train {
 
 // Where each chunk of `held` rows of a rank begins, and `held` behind the last: `most` chunks, or
-// as many as there are rows. The first chunks have 1 : 2 : 4 rows, the last ones 4 : 2 : 1, and all
-// between them 4: the product of a chunk hides the exchange of the next one, twice as long, where
-// it takes twice the time that its own exchange takes.
+// as many as there are rows. The first chunks have 1 : 2 : 3 : 4 rows, the last ones 4 : 3 : 2 : 1,
+// and all between them 4: each is hidden by the product of the one before it, which is hardly
+// shorter. Of 16 chunks whose exchange takes half of their product 0.019 is exposed, where it takes
+// 0.72 of it 0.035 (equal chunks: 0.062; with 1 : 2 : 4 0.019 and 0.052).
 std::vector<int64_t> ChunkEdges(int64_t held, int most);
 
 class TensorAxis {

@@ -25,9 +25,9 @@ constexpr int64_t kTokens = 24, kWidth = 4;
 constexpr int kComputeTrack = 0, kExchangeTrack = 1;
 
 TEST(HeadEdgesTest, OuterPiecesAreSmallAndWithoutOverlapThereIsOne) {
-  EXPECT_THAT(HeadEdges(14, true), ElementsAre(0, 1, 3, 7, 11, 13, 14));
-  EXPECT_THAT(HeadEdges(16, true), ElementsAre(0, 1, 3, 8, 13, 15, 16));
-  EXPECT_THAT(HeadEdges(7, true), ElementsAre(0, 1, 2, 3, 5, 6, 7));
+  EXPECT_THAT(HeadEdges(28, true), ElementsAre(0, 1, 3, 6, 10, 14, 18, 22, 25, 27, 28));
+  EXPECT_THAT(HeadEdges(16, true), ElementsAre(0, 1, 3, 4, 6, 8, 10, 12, 13, 15, 16));
+  EXPECT_THAT(HeadEdges(7, true), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(HeadEdges(3, true), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(HeadEdges(1, true), ElementsAre(0, 1));
   EXPECT_THAT(HeadEdges(14, false), ElementsAre(0, 14));
@@ -161,7 +161,7 @@ TEST_P(AttendByHeadsTest, PiecesAreOnTheirWayTogether) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, AttendByHeadsTest,
     ::testing::Values(Shape{.heads = 8, .kv_heads = 8, .pieces = 4},
-                      Shape{.batch = 2, .heads = 16, .kv_heads = 16, .window = 5, .pieces = 6},
+                      Shape{.batch = 2, .heads = 24, .kv_heads = 24, .window = 5, .pieces = 10},
                       Shape{.batch = 2, .heads = 12, .kv_heads = 6, .pieces = 3},
                       Shape{.heads = 8, .kv_heads = 4, .type = at::kBFloat16, .pieces = 2},
                       // Keys and values are repeated: the second of three heads on both ranks.

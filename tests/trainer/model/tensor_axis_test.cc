@@ -19,7 +19,8 @@ TEST(ChunkEdgesTest, TheOuterChunksAreShort) {
   EXPECT_THAT(ChunkEdges(80, 3), ElementsAre(0, 20, 60, 80));
   EXPECT_THAT(ChunkEdges(60, 4), ElementsAre(0, 10, 30, 50, 60));
   EXPECT_THAT(ChunkEdges(11, 4), ElementsAre(0, 1, 5, 10, 11));
-  EXPECT_THAT(ChunkEdges(180, 7), ElementsAre(0, 10, 30, 70, 110, 150, 170, 180));
+  EXPECT_THAT(ChunkEdges(160, 7), ElementsAre(0, 10, 30, 60, 100, 130, 150, 160));
+  EXPECT_THAT(ChunkEdges(280, 10), ElementsAre(0, 10, 30, 60, 100, 140, 180, 220, 250, 270, 280));
 }
 
 TEST(ChunkEdgesTest, EachChunkHasRowsHoweverFewThereAre) {
