@@ -22,7 +22,7 @@ inline CostTable Table(int cores = 64, const char* transport = "auto") {
   return TableFor(DefaultCalibration(), settings, cores);
 }
 
-// Of `n` ranks on one host.
+// A collective of `n` ranks on one host.
 inline CollectiveSpec Spec(CollectiveKind kind, int n, uint64_t count) {
   return {.kind = kind, .size = n, .count = count, .chunk = 65536};
 }

@@ -272,7 +272,7 @@ TEST(PlannerTest, EachHopFillsAPipelineAtTheRateOfItsLink) {
   CostTable table = Table();
   table.inside = {.byte = 1}, table.across = {.byte = 80, .host_byte = 40};
   table.segment_byte = table.copy_byte = 0;
-  // Of the chain's seven hops three lead to another host, and four chunks pass the first of those:
+  // Three of the chain's seven hops lead to another host, and four chunks pass the first of those:
   // 4 + 2 chunks between hosts, and one for each of the four hops inside one.
   EXPECT_EQ(TimeOf(kChain.cost(spec), spec, 4, table), (4 + 2) * 4096 * 80 + 4 * 4096);
   // By levels each of two rails carries two chunks over three hops: 2 + 2 chunks, and one inside

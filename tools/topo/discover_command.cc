@@ -211,8 +211,7 @@ absl::Status MakeFolder(const std::string& folder) {
 }
 
 // Whether the folder's files can be written. A folder that is missing is not there afterwards.
-// Empty.
-absl::StatusOr<std::string> TryFolder(const std::string& folder) {
+absl::Status TryFolder(const std::string& folder) {
   std::error_code error;
   std::vector<std::filesystem::path> missing;  // innermost first
   for (std::filesystem::path at = folder; !at.empty() && !std::filesystem::exists(at, error);
@@ -225,8 +224,7 @@ absl::StatusOr<std::string> TryFolder(const std::string& folder) {
     if (status.ok()) status = CheckOutput(file);
   }
   for (const std::filesystem::path& made : missing) std::filesystem::remove(made, error);
-  if (!status.ok()) return status;
-  return std::string();
+  return status;
 }
 
 absl::Status Write(const topology::InferredFabric& found, const std::string& folder) {
@@ -314,8 +312,7 @@ absl::Status DiscoverCommand::Discover(JobHosts& job, const topology::InferOptio
   const absl::Time begin = clock.Now();
   const size_t hosts = job.hosts().size();
   // Before the probes, which would be lost.
-  WEFT_RETURN_IF_ERROR(
-      job.FromRankZero("folder", job.rank() == 0 ? TryFolder(out_) : std::string()).status());
+  WEFT_RETURN_IF_ERROR(job.TryOnRankZero("folder", [this] { return TryFolder(out_); }));
   WEFT_ASSIGN_OR_RETURN(LoadProbing load, LoadProbing::Make(job, load_, words_.ports));
   if (job.rank() == 0) {
     const int peers = static_cast<int>(std::min(hosts - 1, kDistancePeersMost));

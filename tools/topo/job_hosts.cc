@@ -285,6 +285,13 @@ absl::StatusOr<std::string> JobHosts::FromRankZero(const std::string& what,
   return absl::FailedPreconditionError(absl::StrCat(NameOf(0), ": ", said.substr(1)));
 }
 
+absl::Status JobHosts::TryOnRankZero(const std::string& what,
+                                     const std::function<absl::Status()>& attempt) {
+  const absl::Status own = rank() == 0 ? attempt() : absl::OkStatus();
+  const absl::StatusOr<std::string> said = own.ok() ? absl::StatusOr<std::string>("") : own;
+  return FromRankZero(what, said).status();
+}
+
 absl::Status JobHosts::Conclude(const absl::Status& own) {
   absl::StatusOr<std::vector<std::string>> all = store().AllGather(
       Key("end"), rank(), ranks(), own.ok() ? "" : absl::StrCat("-", own.message()),

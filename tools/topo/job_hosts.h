@@ -5,6 +5,7 @@
 #define WEFT_TOOLS_TOPO_JOB_HOSTS_H_
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -63,6 +64,8 @@ class JobHosts {
   // What rank 0 says, or its error; what the others give is not read.
   absl::StatusOr<std::string> FromRankZero(const std::string& what,
                                            const absl::StatusOr<std::string>& own);
+  // Calls `attempt` on rank 0 alone; its outcome is every rank's.
+  absl::Status TryOnRankZero(const std::string& what, const std::function<absl::Status()>& attempt);
   // The end of every rank, whatever has become of it: nobody answers probes any more. Gives the
   // rank's own error, else that of the first rank with one.
   absl::Status Conclude(const absl::Status& own);

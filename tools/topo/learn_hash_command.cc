@@ -325,12 +325,8 @@ absl::Status LearnHashCommand::Learn(JobHosts& job, absl::Duration limit) const 
     }
     return absl::OkStatus();
   }
-  const auto try_hashes = [&]() -> absl::StatusOr<std::string> {
-    WEFT_RETURN_IF_ERROR(CheckOutput((folder / "hashes.txt").string()));
-    return std::string();
-  };
-  WEFT_RETURN_IF_ERROR(
-      job.FromRankZero("hashes", job.rank() == 0 ? try_hashes() : std::string()).status());
+  WEFT_RETURN_IF_ERROR(job.TryOnRankZero(
+      "hashes", [&folder] { return CheckOutput((folder / "hashes.txt").string()); }));
   const auto parallel = topology::SwitchesWithParallelCables(*known.routes, nics);
   FlowProbing probing(job, known);
   WEFT_ASSIGN_OR_RETURN(std::vector<topology::ProbedFlow> seen,

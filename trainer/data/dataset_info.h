@@ -38,9 +38,10 @@ absl::Status WriteDatasetInfo(const std::string& prefix, const DatasetInfo& info
 // Keys that are not known are passed over; one that is missing, mistyped or out of its range is an
 // error that names it, what was found and what is right.
 absl::StatusOr<DatasetInfo> ReadDatasetInfo(const std::string& prefix);
-// Of datasets that one run trains on, in their order. NotFound where none is named;
-// FailedPrecondition, naming two datasets and what differs, unless all have one tokenizer: the same
-// number of tokens, end of documents and, where they name different files, the same bytes in them.
+// Reads the descriptions of the datasets that one run trains on, in their order. NotFound where no
+// dataset is named; FailedPrecondition, naming two datasets and what differs, unless all have one
+// tokenizer: the same number of tokens, end of documents and, where they name different files, the
+// same bytes in them.
 absl::StatusOr<std::vector<DatasetInfo>> ReadDatasetInfos(absl::Span<const std::string> prefixes);
 
 // The loss that a model reaches which knows only how often each token occurs: cross-entropy on

@@ -11,7 +11,8 @@
 namespace weft::train {
 namespace {
 
-// Of a sample, in a period: 1e8 periods make one sample of it.
+// Samples by which a dataset's part of a period may differ from a whole number: after 1e8 periods
+// the dataset is one sample from its share.
 constexpr double kRoundedMost = 1e-8;
 
 // Whether every share of `period` samples is a whole number of them. std::fma: the same on every

@@ -154,8 +154,8 @@ DeviceMemory MemoryOf(at::Device gpu) {
 // By the driver, as LibTorch does not say.
 std::string AddressOf(at::Device device) {
   if (!device.is_cuda()) return "";
-  const auto call = [](const char* name) -> void* {
-    void* const driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  const auto call = [driver](const char* name) {
     return driver == nullptr ? nullptr : dlsym(driver, name);
   };
   const auto get = reinterpret_cast<int (*)(int* gpu, int number)>(call("cuDeviceGet"));

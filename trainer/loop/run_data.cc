@@ -12,8 +12,8 @@
 namespace weft::train {
 namespace {
 
-// Of the order of a dataset's samples: datasets of one size are shuffled each in its own way, and
-// the first one of a blend as it is alone.
+// Seed of the order of a dataset's samples: each dataset of a blend is shuffled in its own way,
+// also where two have the same size, and the first one as if it were alone.
 uint64_t SeedOf(uint64_t seed, size_t dataset) {
   uint64_t state = seed + dataset;
   return dataset == 0 ? seed : SplitMix64(state);

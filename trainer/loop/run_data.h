@@ -26,7 +26,7 @@ struct RunData {
   // this may be called again.
   absl::Status Open(const TrainConfig& config, bool wants_tokenizer);
 
-  // Of the config's datasets, in their order.
+  // Descriptions of the config's datasets, in their order.
   std::vector<DatasetInfo> infos;
   std::shared_ptr<const SampleBlend> training;
   std::vector<std::shared_ptr<const SampleStream>> validation;

@@ -298,8 +298,9 @@ void AttendByHeadsBackward(const ContextAxis& axis, KernelLibrary library, const
 }
 
 std::vector<int64_t> HeadEdges(int64_t kv_heads, bool overlaps) {
-  // Of what is exchanged, three eighths precede attention, and go one piece after the other: with
-  // so few pieces as 6 the wait for them is a tenth, if a head's attention takes 1.5 times as long.
+  // Queries, keys and values are three eighths of all that is exchanged, and arrive piece by piece.
+  // With 6 pieces the wait for them would be a tenth of all exchanges, where attention on a head
+  // takes 1.5 times as long as the exchange of its queries, keys and values.
   constexpr int kMostPieces = 10;
   return ChunkEdges(kv_heads, overlaps ? kMostPieces : 1);
 }

@@ -16,7 +16,7 @@ std::vector<int64_t> ChunkEdges(int64_t held, int most) {
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     edges.push_back(edges.back() + std::min({chunk + 1, chunks - chunk, kLongest}));
   }
-  // Of fewer rows than parts each chunk has about as many as any other.
+  // Where there are fewer rows than parts, chunks are about equally long.
   if (held < edges.back()) std::iota(edges.begin(), edges.end(), 0);
   const int64_t parts = edges.back();
   for (int64_t& edge : edges) edge = held * edge / parts;

@@ -30,7 +30,7 @@ using Streams = std::vector<std::shared_ptr<const SampleStream>>;
 
 class SampleBlendTest : public ::testing::Test {
  protected:
-  // Of 200, 60, 30, 20, ... documents.
+  // Datasets of 200, 60, 30, 20, ... documents.
   Streams Open(size_t datasets) {
     Streams streams;
     for (size_t i = 0; i < datasets; ++i) {

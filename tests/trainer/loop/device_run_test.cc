@@ -23,8 +23,6 @@ struct DeviceCase {
   bool by_nccl = false;
 };
 
-class DeviceRunTest : public TrainRunTest, public ::testing::WithParamInterface<DeviceCase> {};
-
 const std::vector<std::string> kModern = {"model.style=llama", "model.kv_heads=2",
                                           "model.window=48", "model.window_layers=even"};
 std::vector<std::string> And(std::vector<std::string> settings,
@@ -32,6 +30,21 @@ std::vector<std::string> And(std::vector<std::string> settings,
   settings.insert(settings.end(), more.begin(), more.end());
   return settings;
 }
+
+class DeviceRunTest : public TrainRunTest, public ::testing::WithParamInterface<DeviceCase> {
+ protected:
+  // Two ranks on the GPU's way, whose emulated NCCL has the fault.
+  static Outcome RunOnFaultyNccl(const char* fault, const char* value, const std::string& run,
+                                 const std::vector<std::string>& more) {
+    const ScopedVariable libraries("LD_LIBRARY_PATH", EMULATED_NCCL);
+    const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "10s");
+    const ScopedVariable faulty(fault, value);
+    return Run(2, run,
+               And({"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
+                    "parallel.collectives=nccl"},
+                   more));
+  }
+};
 
 TEST_P(DeviceRunTest, ADevicesWayHasTheLossesOfTheLoops) {
   const DeviceCase& layout = GetParam();
@@ -117,12 +130,8 @@ TEST_F(DeviceRunTest, ParametersInBf16AloneAreUpdatedOnTheDevice) {
 
 // The kernels of NCCL's would wait for the rank that is gone for ever.
 TEST_F(DeviceRunTest, ACollectiveThatDoesNotEndOnTheGpuIsAnError) {
-  const ScopedVariable libraries("LD_LIBRARY_PATH", EMULATED_NCCL);
-  const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "10s");
-  const ScopedVariable stops("EMULATED_NCCL_STOPS_AT", "40");
-  const Outcome outcome = Run(2, "stopped",
-                              {"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
-                               "parallel.collectives=nccl", "train.steps=100000"});
+  const Outcome outcome =
+      RunOnFaultyNccl("EMULATED_NCCL_STOPS_AT", "40", "stopped", {"train.steps=100000"});
   EXPECT_EQ(outcome.status, 1) << outcome.output;
   EXPECT_THAT(outcome.output, testing::ContainsRegex(
                                   "of group train\\.[a-z]+\\.0 has not ended on the GPU in 10s"));
@@ -130,13 +139,8 @@ TEST_F(DeviceRunTest, ACollectiveThatDoesNotEndOnTheGpuIsAnError) {
 
 // That messages between stages are NCCL's, too.
 TEST_F(DeviceRunTest, AMessageThatDoesNotEndOnTheGpuIsAnError) {
-  const ScopedVariable libraries("LD_LIBRARY_PATH", EMULATED_NCCL);
-  const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "10s");
-  const ScopedVariable stops("EMULATED_NCCL_STOPS_AT", "40");
-  const Outcome outcome =
-      Run(2, "stopped_message",
-          {"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
-           "parallel.collectives=nccl", "parallel.pipeline=2", "train.steps=100000"});
+  const Outcome outcome = RunOnFaultyNccl("EMULATED_NCCL_STOPS_AT", "40", "stopped_message",
+                                          {"parallel.pipeline=2", "train.steps=100000"});
   EXPECT_EQ(outcome.status, 1) << outcome.output;
   EXPECT_THAT(outcome.output,
               testing::ContainsRegex("of group train\\.pipeline\\.0, channel [0-9]+ "
@@ -145,12 +149,7 @@ TEST_F(DeviceRunTest, AMessageThatDoesNotEndOnTheGpuIsAnError) {
 
 // NCCL's call would wait for a rank that does not come for ever.
 TEST_F(DeviceRunTest, ACommunicatorThatIsNotMadeIsAnError) {
-  const ScopedVariable libraries("LD_LIBRARY_PATH", EMULATED_NCCL);
-  const ScopedVariable timeout("WEFT_COLLECTIVE_TIMEOUT", "10s");
-  const ScopedVariable never("EMULATED_NCCL_NEVER_MEETS", "1");
-  const Outcome outcome = Run(2, "never_met",
-                              {"train.device=cpu-aten", "train.gemm=aten", "train.attention=aten",
-                               "parallel.collectives=nccl"});
+  const Outcome outcome = RunOnFaultyNccl("EMULATED_NCCL_NEVER_MEETS", "1", "never_met", {});
   EXPECT_EQ(outcome.status, 1) << outcome.output;
   EXPECT_THAT(outcome.output,
               testing::ContainsRegex("the NCCL communicator of group train\\.[a-z]+\\.0 was not "
